@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.utils.text_tables import compact
@@ -60,29 +61,29 @@ class AdmissionOptions:
     out: Path = Path("runs/admission")
 
 
-def make_graph(long: int) -> amp.Graph:
+def make_graph(long: int) -> ag.Graph:
     """A logit, which an example of class 0 carries through one step, and one of class 1 through many; then the loss.
 
     Args:
       long: Steps of class 1, each on a worker of its own.
     """
-    with amp.Graph() as graph:
-        begin = amp.pump("begin", (), fields=("label",))
-        label = amp.pump("label", (), fields=("label",))
-        share = amp.ppt(
+    with ag.Graph() as graph:
+        begin = ag.pump("begin", (), fields=("label",))
+        label = ag.pump("label", (), fields=("label",))
+        share = ag.ppt(
             "share",
             lambda logit, one: logit * one,
             params=jnp.float32(0),
             worker=0,
         )
-        first = amp.npt("step 0", lambda logit: logit, worker=1)
+        first = ag.npt("step 0", lambda logit: logit, worker=1)
         begun = first(share(begin))
-        slow, fast = amp.cond(begun, lambda state: state.label == 1)
+        slow, fast = ag.cond(begun, lambda state: state.label == 1)
         for number in range(1, long):
-            step = amp.npt(f"step {number}", lambda logit: logit, worker=1 + number)
+            step = ag.npt(f"step {number}", lambda logit: logit, worker=1 + number)
             slow = step(slow)
-        loss = amp.loss("loss", optax.sigmoid_binary_cross_entropy, worker=0)
-        loss(amp.phi("done", fast, slow), label)
+        loss = ag.loss("loss", optax.sigmoid_binary_cross_entropy, worker=0)
+        loss(ag.phi("done", fast, slow), label)
     return graph
 
 
@@ -127,8 +128,8 @@ def examples(
     for label in np.random.default_rng(seed).permutation(labels):
         result.append(
             {
-                "begin": amp.messages(ones, label=int(label)),
-                "label": amp.messages(label * ones, label=int(label)),
+                "begin": ag.messages(ones, label=int(label)),
+                "label": ag.messages(label * ones, label=int(label)),
             }
         )
     return result

@@ -11,6 +11,7 @@ import jax
 import optax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.ir.instances import Instances
 from ampjax.train.history import History
@@ -100,7 +101,7 @@ def tasks(options: Babi15Options) -> Callable[[int], Task]:
 def _model(
     options: Babi15Options,
     seed: int,
-) -> tuple[amp.Graph, Instances, Instances]:
+) -> tuple[ag.Graph, Instances, Instances]:
     """The graph in its encoding, with its data for training and for validation."""
     questions, train, valid = data(options, seed)
     if options.encoding == "flatmap":

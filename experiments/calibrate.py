@@ -19,6 +19,7 @@ from rich.console import Console
 import ampjax as amp
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
+from ampjax.simulation import ClusterCost, LinkTimes
 from ampjax.simulation.profile_cost import HostedCost
 from ampjax.utils.text_tables import compact
 from experiments.by_hand.rnn_graph import list_reduction_rnn
@@ -130,7 +131,7 @@ def compare(
     options: CalibrateOptions,
     name: str,
     workers: int,
-    link: amp.LinkTimes | None = None,
+    link: LinkTimes | None = None,
 ) -> Row:
     """Passes of profile, training and prediction in turn; on hosts where it is said what travelling costs."""
     subject = SUBJECTS[name](options.n)
@@ -157,7 +158,7 @@ def compare(
         cores = options.cores or cores_at_once(jax.devices()[:workers])
         cost = partial(HostedCost, profile=times, cores=cores)
         if link is not None:
-            cost = partial(amp.ClusterCost, profile=times, cores=cores, link=link)
+            cost = partial(ClusterCost, profile=times, cores=cores, link=link)
         run = amp.simulate(
             subject.graph,
             subject.data,

@@ -21,6 +21,7 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.cost import Cost, FlopsCost
 from ampjax.errors import SettingsError
 from ampjax.ir.instances import Instances
@@ -219,7 +220,7 @@ class Task:
       metric: The validation metric that the target is for: `accuracy`, or `error` for regression.
     """
 
-    graph: amp.Graph
+    graph: ag.Graph
     train: Instances
     valid: Instances
     settings: amp.Settings

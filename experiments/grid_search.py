@@ -20,14 +20,14 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import DataError, SettingsError
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
 from ampjax.train.training_data import n_examples
-from ampjax.tuning import Candidate
 from ampjax.tuning.budget import Budget
 from ampjax.tuning.built_graphs import BuiltGraphs
-from ampjax.tuning.candidate import plain_values
+from ampjax.tuning.candidate import Candidate, plain_values
 from ampjax.tuning.predictor import Predictor, Prepared
 from ampjax.tuning.search_space import candidates, full_space
 from ampjax.tuning.trial import Goal, Trial
@@ -44,7 +44,7 @@ class Work:
     """What is tuned: the arguments of `amp.tune`, the settings that do not vary among them; and graphs by seed, whose parameters differ."""
 
     graph: Any
-    graph_of: Callable[[int], amp.Graph]
+    graph_of: Callable[[int], ag.Graph]
     train: Any
     valid: Any
     tx: optax.GradientTransformation | None

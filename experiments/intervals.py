@@ -10,6 +10,7 @@ from typing import Any
 import optax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.ir.instances import Instances
 from ampjax.sched.diagnose.statistics import NodeStats
 from ampjax.simulation.simulate import simulate
@@ -17,7 +18,7 @@ from experiments.common import Options, sample
 
 
 def updates_per_instance(
-    graph: amp.Graph, data: Instances, settings: amp.Settings
+    graph: ag.Graph, data: Instances, settings: amp.Settings
 ) -> dict[str, float]:
     """How often each node will update per training instance: the real scheduler tells, on a sample, without numerics.
 
@@ -36,9 +37,7 @@ def updates_per_instance(
     return {name: stats.updates / n for name, stats in nodes.items()}
 
 
-def rows_per_instance(
-    graph: amp.Graph, data: Instances, settings: amp.Settings
-) -> dict[str, float]:
+def rows_per_instance(graph: ag.Graph, data: Instances, settings: amp.Settings) -> dict[str, float]:
     """How many gradient rows each node gets per training instance, found as in `updates_per_instance`.
 
     Where nodes see very different numbers of rows, an interval in rows of its own for each lets all of them update about equally often.
@@ -48,7 +47,7 @@ def rows_per_instance(
 
 
 def update_together(
-    graph: amp.Graph,
+    graph: ag.Graph,
     data: Instances,
     settings: amp.Settings,
     options: Options,
@@ -103,7 +102,7 @@ def intervals(
 
 
 def _without_numerics(
-    graph: amp.Graph, data: Instances, settings: amp.Settings
+    graph: ag.Graph, data: Instances, settings: amp.Settings
 ) -> tuple[int, Mapping[str, NodeStats]]:
     copies = max(Counter(node.role for node in graph.parameterised.values()).values())
     n = min(
@@ -119,14 +118,14 @@ def cosine(peak: float, updates: float) -> optax.Schedule:
 
 
 def set_options(
-    graph: amp.Graph,
+    graph: ag.Graph,
     options: Callable[[str], Mapping[str, Any]],
-) -> amp.Graph:
+) -> ag.Graph:
     """Sets options of a graph's parameterised nodes, whoever built it.
 
     Args:
       graph: The graph.
-      options: From a node's name to options of `amp.ppt`, for example `{"tx": optax.sgd(0.1)}`.
+      options: From a node's name to options of `amp.graphs.ppt`, for example `{"tx": optax.sgd(0.1)}`.
 
     Returns:
       The graph itself.

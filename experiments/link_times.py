@@ -17,7 +17,9 @@ import numpy as np
 import optax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.ir.instances import InstanceList
+from ampjax.simulation import LinkTimes
 from experiments.bench.hosts import spent_s
 
 NARROW = 16
@@ -35,7 +37,7 @@ class Spent:
     dispatches: float
 
 
-def measure_link_times(instances: int = 2000, passes: int = 3) -> amp.LinkTimes:
+def measure_link_times(instances: int = 2000, passes: int = 3) -> LinkTimes:
     """Measures this machine; on Linux, which tells what processes spend.
 
     Args:
@@ -73,7 +75,7 @@ def measure_link_times(instances: int = 2000, passes: int = 3) -> amp.LinkTimes:
         (crossings["wide"] - crossings["narrow"]) / (n_bytes["wide"] - n_bytes["narrow"]),
     )
     message = max(0.0, crossings["narrow"] - byte * n_bytes["narrow"])
-    return amp.LinkTimes(driver, host, message / 2, byte / 2)  # each crossing has two ends
+    return LinkTimes(driver, host, message / 2, byte / 2)  # each crossing has two ends
 
 
 CROSSINGS = 2
@@ -82,21 +84,21 @@ CROSSINGS = 2
 
 @dataclass(frozen=True)
 class _Task:
-    graph: amp.Graph
+    graph: ag.Graph
     data: Any
     settings: Mapping[str, Any]
 
 
 def _task(width: int, in_copies: bool, instances: int) -> _Task:
     def network(x: Any) -> None:
-        h = amp.ppt("first", lambda p, x: jnp.tanh(x @ p), params=_weights(NARROW, width))(x)
-        y = amp.ppt("second", lambda p, h: h @ p, params=_weights(width, NARROW))(h)
-        amp.loss("square", lambda y: jnp.square(y).mean())(y)
+        h = ag.ppt("first", lambda p, x: jnp.tanh(x @ p), params=_weights(NARROW, width))(x)
+        y = ag.ppt("second", lambda p, h: h @ p, params=_weights(width, NARROW))(h)
+        ag.loss("square", lambda y: jnp.square(y).mean())(y)
 
-    with amp.Graph() as graph:
-        x = amp.pump("x", (ROWS, NARROW))
+    with ag.Graph() as graph:
+        x = ag.pump("x", (ROWS, NARROW))
         if in_copies:
-            amp.replicate(network, 2)(x)
+            ag.replicate(network, 2)(x)
         else:
             network(x)
     rows = np.random.default_rng(0).normal(size=(instances, ROWS, NARROW)).astype(np.float32)
@@ -173,7 +175,7 @@ def _compute_ns(task: _Task) -> float:
     return sum(ns for part in parts for sizes in part.values() for ns in sizes.values()) / 2
 
 
-def describe(link: amp.LinkTimes) -> str:
+def describe(link: LinkTimes) -> str:
     """The times, in words for the screen."""
     parts: Sequence[str] = (
         f"driver {link.launch_driver_ns / 1e3:.0f} us a launch",

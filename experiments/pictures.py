@@ -14,6 +14,7 @@ import tyro
 from jax import lax
 
 import ampjax as amp
+from ampjax.simulation import FlopsCost
 from ampjax.viz.gantt import gantt, gantts
 from ampjax.viz.graphs.graph_picture import draw
 from ampjax.viz.lane_chart import lanes
@@ -170,7 +171,7 @@ def updates_of_a_run(path: Path, n: int = 400) -> None:
     trainer = amp.Trainer(
         list_reduction_rnn(hidden=32),
         optax.adam(3e-3),
-        cost=amp.FlopsCost,
+        cost=FlopsCost,
         **settings,
     )
     with TemporaryDirectory() as folder:

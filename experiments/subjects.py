@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.ir.graph import Graph
 from ampjax.testing.engine_run import run_engine
 from ampjax.testing.oracles import find_oracle
@@ -291,11 +292,11 @@ def _experts(small: bool, seed: int) -> tuple[Graph, Data]:
     fields = {"i": i, "n": np.full(n, n)}
     return graph, [
         {
-            "x": amp.messages(
+            "x": ag.messages(
                 rng.normal(size=(n, hidden)).astype(np.float32),
                 **fields,
             ),
-            "label": amp.messages(
+            "label": ag.messages(
                 rng.integers(0, 10, n).astype(np.int32),
                 **fields,
             ),

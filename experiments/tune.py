@@ -12,9 +12,10 @@ import tyro
 from rich.console import Console
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
-from ampjax.tuning import Tuned
 from ampjax.tuning.trial import Goal
+from ampjax.tuning.tuned import Tuned
 from experiments import babi15, list_reduction, mnist, permutation, qm9, sentiment, wikiner
 from experiments.common import Options, require_positive
 from experiments.grid_search import GRIDS, Grid, Spent, Work, pairs
@@ -249,7 +250,7 @@ def _work(options: TuneOptions) -> Work:
     tasks = model.module.tasks(replace(model.options, **given))
     task = tasks(options.seed)
 
-    def graph(batch: int) -> amp.Graph:
+    def graph(batch: int) -> ag.Graph:
         fresh = tasks(options.seed)
         own = intervals(
             rows_per_instance(fresh.graph, fresh.train, fresh.settings),

@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import SettingsError
 from ampjax.plan.affinity import list_hosted
@@ -114,7 +115,7 @@ N_OTHERS = 2
 
 
 def placement(
-    graph: amp.Graph,
+    graph: ag.Graph,
     workers: int,
 ) -> dict[str, int]:
     """Each replica of `linear1` on a worker of its own, everything else on the last ones."""

@@ -211,6 +211,6 @@ gantts(traces, title="Twelve batches on four workers")
 # ## Where to go from here
 #
 # * `mode="sync"` and `mode="pipeline"` train the same graph with synchronous updates; compare the accuracy and the speed.
-# * `amp.replicate(amp.ppt(...), n=4)` makes four copies of a heavy node that share its work; a function from wires to wires in place of the node copies all that it builds.
+# * `amp.graphs.replicate(amp.graphs.ppt(...), n=4)` makes four copies of a heavy node that share its work; a function from wires to wires in place of the node copies all that it builds.
 # * Branches, trees, loops that a computed number ends: the guide *Models as functions*, and [the last notebook](07_bring_your_own_model.py).
 # * A graph can also be written node by node; [the next notebook](02_trees.py) does so for trees.

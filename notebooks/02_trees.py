@@ -31,6 +31,7 @@ import numpy as np
 import optax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.viz import new_figure
 from experiments.data import sst  # in a clone of the repository
 
@@ -170,27 +171,27 @@ def swap(s):
     return s.replace(at=s.up, up=s.at)
 
 
-with amp.Graph() as g:
+with ag.Graph() as g:
     fields = ("at", "up", "side")
-    words = amp.pump("words", (), "int32", fields)
-    branches = amp.pump("branches", (), "int32", fields)
-    labels = amp.pump("labels", (2,), "int32", fields)
-    leaves = amp.ppt("leaf", leaf, params=linear(E, 3 * H))(
-        amp.ppt("embed", amp.nn.Embed(len(train.vocabulary), E))(words)
+    words = ag.pump("words", (), "int32", fields)
+    branches = ag.pump("branches", (), "int32", fields)
+    labels = ag.pump("labels", (2,), "int32", fields)
+    leaves = ag.ppt("leaf", leaf, params=linear(E, 3 * H))(
+        ag.ppt("embed", amp.nn.Embed(len(train.vocabulary), E))(words)
     )
-    node = amp.phi("node")  # every node's state [2H], of leaves and branches alike
-    left, right, root = amp.cond(node, lambda s: s.side, 3)
-    left, right = amp.isu(left, swap, swap), amp.isu(right, swap, swap)
+    node = ag.phi("node")  # every node's state [2H], of leaves and branches alike
+    left, right, root = ag.cond(node, lambda s: s.side, 3)
+    left, right = ag.isu(left, swap, swap), ag.isu(right, swap, swap)
     node.connect(
         leaves,
-        amp.ppt("branch", branch, params=linear(2 * H, 5 * H), join=("at",))(branches, left, right),
+        ag.ppt("branch", branch, params=linear(2 * H, 5 * H), join=("at",))(branches, left, right),
     )
-    amp.sink("root", root)
-    logits = amp.ppt("classify", lambda p, state: state[:H] @ p["w"] + p["b"], params=linear(H, 5))(
+    ag.sink("root", root)
+    logits = ag.ppt("classify", lambda p, state: state[:H] @ p["w"] + p["b"], params=linear(H, 5))(
         node
     )
-    amp.sink("logits", logits)
-    amp.loss("xent", cross_entropy)(logits, labels)
+    ag.sink("logits", logits)
+    ag.loss("xent", cross_entropy)(logits, labels)
 
 # %% [markdown]
 # The picture shows the recursion as one loop: what leaves `branch` comes back to `node`.

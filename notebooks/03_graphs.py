@@ -36,6 +36,7 @@ import numpy as np
 import optax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.viz import new_figure
 from experiments.data import qm9  # in a clone of the repository
 from experiments.models.ggnn import GatedReadout, GatedUnit, Pad
@@ -119,31 +120,31 @@ def square(prediction, target):
 
 def whole_graphs(interval=lambda node: None):
     """The network whose messages are whole graphs; `interval` gives a node's min_update_interval."""
-    with amp.Graph() as graph:
-        x = amp.pump("x", (F,), fields=("t",), ragged=True)
-        edges = amp.topology("edges")
-        target = amp.pump("target")
-        h = amp.phi("h")
-        over = amp.distribute(h, edges, KINDS)  # a wire for each kind: the senders' rows
+    with ag.Graph() as graph:
+        x = ag.pump("x", (F,), fields=("t",), ragged=True)
+        edges = ag.topology("edges")
+        target = ag.pump("target")
+        h = ag.phi("h")
+        over = ag.distribute(h, edges, KINDS)  # a wire for each kind: the senders' rows
         names = [f"edge{kind}" for kind in range(KINDS)]
         sent = [
-            amp.ppt(name, amp.nn.Linear(H, H), min_update_interval=interval(name))(wire)
+            ag.ppt(name, amp.nn.Linear(H, H), min_update_interval=interval(name))(wire)
             for name, wire in zip(names, over, strict=True)
         ]
-        arrived = amp.collect(sent, edges)  # the sum at each receiver
-        new = amp.ppt("update", GatedUnit(H), min_update_interval=interval("update"))(arrived, h)
-        new = amp.isu(new, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-        more, done = amp.cond(new, lambda s: s.t < T)
-        h.connect(amp.npt("pad", Pad(H))(x), more)
-        rows = amp.ppt(
+        arrived = ag.collect(sent, edges)  # the sum at each receiver
+        new = ag.ppt("update", GatedUnit(H), min_update_interval=interval("update"))(arrived, h)
+        new = ag.isu(new, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        more, done = ag.cond(new, lambda s: s.t < T)
+        h.connect(ag.npt("pad", Pad(H))(x), more)
+        rows = ag.ppt(
             "readout",
             GatedReadout(H, F),
             join=("instance",),
             min_update_interval=interval("readout"),
         )(done, x)
-        prediction = amp.reduce("sum", jax.ops.segment_sum, rows)
-        amp.sink("prediction", prediction)
-        amp.loss("square", square, join=("instance",))(prediction, target)
+        prediction = ag.reduce("sum", jax.ops.segment_sum, rows)
+        ag.sink("prediction", prediction)
+        ag.loss("square", square, join=("instance",))(prediction, target)
     return graph
 
 
@@ -178,35 +179,35 @@ def over_edge(s, i):
     return s.replace(node=tables.receivers[edge], edge=edge)
 
 
-with amp.Graph() as each_node:
-    x = amp.pump(
+with ag.Graph() as each_node:
+    x = ag.pump(
         "x", (F,), fields=("first", "node", "t")
     )  # `first`: the number of the graph's first node in the tables
-    target = amp.pump("target")
-    h = amp.phi("h")
-    sent = amp.flatmap(h, lambda s: tables.out_degree[s.first + s.node], over_edge, name="senders")
-    over = amp.cond(sent, lambda s: tables.kinds[s.edge], KINDS, name="kind")
-    sent = amp.phi(
+    target = ag.pump("target")
+    h = ag.phi("h")
+    sent = ag.flatmap(h, lambda s: tables.out_degree[s.first + s.node], over_edge, name="senders")
+    over = ag.cond(sent, lambda s: tables.kinds[s.edge], KINDS, name="kind")
+    sent = ag.phi(
         "arrived",
-        *(amp.ppt(f"edge{kind}", amp.nn.Linear(H, H))(wire) for kind, wire in enumerate(over)),
+        *(ag.ppt(f"edge{kind}", amp.nn.Linear(H, H))(wire) for kind, wire in enumerate(over)),
     )
-    received = amp.group(
+    received = ag.group(
         sent,
         by=("node", "t"),
         size=lambda s: tables.in_degree[s.first + s.node],
         opener=h,
         name="receivers",
     )
-    arrived = amp.reduce("arrivals", jax.ops.segment_sum, received)
-    new = amp.ppt("update", GatedUnit(H), join=("node", "t"))(arrived, h)
-    new = amp.isu(new, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-    more, done = amp.cond(new, lambda s: s.t < T)
-    h.connect(amp.npt("pad", Pad(H))(x), more)
-    rows = amp.ppt("readout", GatedReadout(H, F), join=("node",))(done, x)
-    together = amp.group(rows, size=lambda s: tables.sizes[s.first + s.node], name="nodes")
-    prediction = amp.reduce("sum", jax.ops.segment_sum, together)
-    amp.sink("prediction", prediction)
-    amp.loss("square", square, join=("instance",))(prediction, target)
+    arrived = ag.reduce("arrivals", jax.ops.segment_sum, received)
+    new = ag.ppt("update", GatedUnit(H), join=("node", "t"))(arrived, h)
+    new = ag.isu(new, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+    more, done = ag.cond(new, lambda s: s.t < T)
+    h.connect(ag.npt("pad", Pad(H))(x), more)
+    rows = ag.ppt("readout", GatedReadout(H, F), join=("node",))(done, x)
+    together = ag.group(rows, size=lambda s: tables.sizes[s.first + s.node], name="nodes")
+    prediction = ag.reduce("sum", jax.ops.segment_sum, together)
+    ag.sink("prediction", prediction)
+    ag.loss("square", square, join=("instance",))(prediction, target)
 
 # %% tags=["picture"]
 each_node

@@ -33,20 +33,21 @@ import numpy as np
 import optax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.simulation import FlopsCost
 from ampjax.viz import new_figure
 from experiments.models import labelled_cross_entropy  # in a clone of the repository
 
 WIDTH, BATCH, LAYERS = 128, 50, 4
 
-with amp.Graph() as g:
-    x = amp.pump("x", (BATCH, WIDTH))
-    label = amp.pump("label", (BATCH,), "int32")
+with ag.Graph() as g:
+    x = ag.pump("x", (BATCH, WIDTH))
+    label = ag.pump("label", (BATCH,), "int32")
     for i in range(1, LAYERS + 1):
         n_out = WIDTH if i < LAYERS else 10
-        x = amp.ppt(f"linear{i}", amp.nn.Linear(WIDTH, n_out, init_scale="he"))(x)
-        x = amp.npt(f"relu{i}", jax.nn.relu)(x) if i < LAYERS else x
-    amp.loss("xent", labelled_cross_entropy)(x, label)
+        x = ag.ppt(f"linear{i}", amp.nn.Linear(WIDTH, n_out, init_scale="he"))(x)
+        x = ag.npt(f"relu{i}", jax.nn.relu)(x) if i < LAYERS else x
+    ag.loss("xent", labelled_cross_entropy)(x, label)
 
 # %% [markdown]
 # A perceptron whose four layers are on four workers, one message at a time, backward first: the setting of the paper's figure 1. An instance is a batch of 50 points
@@ -322,5 +323,5 @@ convergence({name: history.records() for name, history in crowded.items()}, targ
 # ## Where to go from here
 #
 # * `python -m experiments mnist --max-active-keys 8 --min-update-interval 4` does this with images and on this machine; `report --plot` draws figure 5 from its files.
-# * Replicas (`amp.replicate`) and their averaging are another source of staleness; `replica_sync` rules it.
+# * Replicas (`ag.replicate`) and their averaging are another source of staleness; `replica_sync` rules it.
 # * [The next notebook](05_a_machine_you_do_not_own.py) is about the clock that was used here.

@@ -317,10 +317,11 @@ assert abs(seen["lazy"][-1] - seen["faithful"][-1]) > 0.05
 # So far every text had 12 words, so that a batch was an array. In an AMP graph texts may have any length: each is a message, workers compute what has arrived, and nodes update by themselves (notebooks 1 to 4). A node of such a graph may have a table
 # for its parameters. `TableEmbed` pulls the rows that its messages ask for, and pushes their gradients when the node's update is due.
 #
-# `amp.replicate` copies the whole network, each copy on a worker of its own. So one run is both: dense layers in copies that are averaged, asynchronous training in between, and one table in host memory whose rows all copies pull. (Here the two workers share a device, so that kernels are compiled once.)
+# `ag.replicate` copies the whole network, each copy on a worker of its own. So one run is both: dense layers in copies that are averaged, asynchronous training in between, and one table in host memory whose rows all copies pull. (Here the two workers share a device, so that kernels are compiled once.)
 
 # %%
 import ampjax as amp
+import ampjax.graphs as ag
 
 text_rows = np.random.default_rng(1).normal(size=(WORDS, DIM)).astype(np.float32)
 
@@ -357,14 +358,14 @@ def copies(table, n):
 
     def network(text, topic):
         # Twelve words make a text, on average: words and layers update about as often.
-        rows = amp.ppt("words", embed, min_update_interval=12 * INTERVAL)(text)
-        h = amp.ppt("hidden", hidden, min_update_interval=INTERVAL)(amp.reduce("mean", mean, rows))
-        logits = amp.ppt("out", out, min_update_interval=INTERVAL)(amp.npt("relu", jax.nn.relu)(h))
-        amp.loss("cross_entropy", cross_entropy)(logits, topic)
+        rows = ag.ppt("words", embed, min_update_interval=12 * INTERVAL)(text)
+        h = ag.ppt("hidden", hidden, min_update_interval=INTERVAL)(ag.reduce("mean", mean, rows))
+        logits = ag.ppt("out", out, min_update_interval=INTERVAL)(ag.npt("relu", jax.nn.relu)(h))
+        ag.loss("cross_entropy", cross_entropy)(logits, topic)
 
-    with amp.Graph() as graph:
-        text = amp.pump("text", dtype="int32", ragged=True)
-        amp.replicate(network, n)(text, amp.pump("topic", dtype="int32"))
+    with ag.Graph() as graph:
+        text = ag.pump("text", dtype="int32", ragged=True)
+        ag.replicate(network, n)(text, ag.pump("topic", dtype="int32"))
     return graph
 
 

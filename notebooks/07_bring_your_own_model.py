@@ -356,6 +356,6 @@ np.testing.assert_array_equal(modules["head"].bias[...], trainer.params["head"][
 #
 # * The guide *Models as functions* has all combinators: sequences, trees, choices, dropout, shared weights.
 # * `amp.node` gives a part of a model a name and an optimizer, an update interval or a worker of its own.
-# * The guide *A graph by hand* builds nodes one by one, and `amp.replicate` copies a part of a graph to several workers.
+# * The guide *A graph by hand* builds nodes one by one, and `amp.graphs.replicate` copies a part of a graph to several workers.
 # * Data that come in an order of their own: `Trainer(controller=...)` takes a generator function that pumps messages as it likes.
 # * `fit(record="run.trace")` and `amp.replay` repeat an asynchronous run bit for bit.

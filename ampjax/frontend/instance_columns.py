@@ -311,7 +311,7 @@ class _Pumped:
 
 
 class CompiledInstances:
-    """A data set for a compiled graph (`ampjax.Instances`).
+    """A data set for a compiled graph (`ampjax.graphs.Instances`).
 
     Args:
       plans: What each pump gets.

@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.cluster import Channel, Message
+from ampjax.cluster.wire.channel import Channel
+from ampjax.cluster.wire.message import Message
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.coalescing import Coalesced, n_coalesced
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch

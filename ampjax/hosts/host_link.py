@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.cluster import Channel, Message
+from ampjax.cluster.wire.channel import Channel
+from ampjax.cluster.wire.message import Message
 from ampjax.errors import HostDiedError, HostError
 from ampjax.hosts.hosts import HostPlace, HostState
 from ampjax.hosts.operations import BatchWriter, MadeFor, Names

@@ -13,7 +13,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from ampjax.cluster import Message
+from ampjax.cluster.wire.message import Message
 from ampjax.devices.random_keys import data_of, wrapped_like
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.edge_sizes import EdgeSizes

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampjax.cluster import Channel, Message
+from ampjax.cluster.wire.channel import Channel
+from ampjax.cluster.wire.message import Message
 from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import HostError, HostUnreachableError
 from ampjax.plan.stages import ArenaKey

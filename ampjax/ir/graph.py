@@ -42,11 +42,11 @@ class Graph:
       form: The pytree in which users see the nodes' parameters, if it is not a dictionary of them.
       unread: The initial values of leaves of that pytree that no node reads, by path.
 
-    >>> import ampjax as amp
-    >>> with amp.Graph() as g:
-    ...     x = amp.pump("x", shape=(3,))
-    ...     y = amp.npt("double", lambda x: 2 * x)(x)
-    ...     amp.sink("y", y)
+    >>> import ampjax.graphs as ag
+    >>> with ag.Graph() as g:
+    ...     x = ag.pump("x", shape=(3,))
+    ...     y = ag.npt("double", lambda x: 2 * x)(x)
+    ...     ag.sink("y", y)
     Wire(double: 3 float32)
     >>> print(g)
     Graph: 3 nodes
@@ -128,7 +128,7 @@ class Graph:
                 f"node `{name}`",
                 "an open graph",
                 "a graph that has been closed",
-                "Add nodes inside the `with amp.Graph()` block.",
+                "Add nodes inside the `with amp.graphs.Graph()` block.",
             )
         if name in self.nodes:
             raise GraphError(
@@ -177,7 +177,7 @@ class Graph:
                 where,
                 "an open graph",
                 "a graph that has been closed",
-                "Connect inside the `with amp.Graph()` block.",
+                "Connect inside the `with amp.graphs.Graph()` block.",
             )
         if not isinstance(wire, Wire):
             raise GraphError(
@@ -188,7 +188,7 @@ class Graph:
                 where,
                 "a wire of the same graph",
                 f"`{wire.name}` of another graph",
-                "Build all nodes inside one `with amp.Graph()` block.",
+                "Build all nodes inside one `with amp.graphs.Graph()` block.",
             )
         check_border(where, node, wire)
         if port >= len(node.inputs):
@@ -219,7 +219,7 @@ class Graph:
                 "graph",
                 "at least one node",
                 "an empty graph",
-                "Build nodes inside the `with amp.Graph()` block.",
+                "Build nodes inside the `with amp.graphs.Graph()` block.",
             )
         check_whole(self.nodes.values())
         self.closed = True
@@ -332,7 +332,7 @@ def current_graph() -> Graph:
             "ampjax",
             "a graph to build in",
             "a node outside any graph",
-            "Build nodes inside a `with amp.Graph() as g:` block.",
+            "Build nodes inside a `with amp.graphs.Graph() as g:` block.",
         )
     return graph
 

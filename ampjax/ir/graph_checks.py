@@ -63,7 +63,7 @@ def _check_loops(nodes: Collection[Node]) -> None:
                     f"node `{following.name}`",
                     "a phi wherever a loop closes",
                     "the loop " + " -> ".join(loop),
-                    "Merge the loop's entry and its return with `amp.phi`.",
+                    "Merge the loop's entry and its return with `amp.graphs.phi`.",
                 )
             elif following.name not in done:
                 path.append((following, iter(_next(following))))
@@ -101,7 +101,7 @@ def _check_consumers(nodes: Collection[Node]) -> None:
                     f"node `{node.name}`, output {wire.port}",
                     "a consumer",
                     "a wire that goes nowhere",
-                    "Connect it, or end it with `amp.sink` or `amp.discard`.",
+                    "Connect it, or end it with `amp.graphs.sink` or `amp.graphs.discard`.",
                 )
 
 

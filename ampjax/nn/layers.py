@@ -164,9 +164,9 @@ class TableEmbed:
 
     >>> import numpy as np, optax, ampjax.graphs as ag
     >>> table = Table(np.ones((1000, 8), np.float32), optax.adagrad(0.1))
-    >>> with amp.Graph() as graph:
-    ...     x = amp.ppt("embed", TableEmbed(table))(amp.pump("word", dtype="int32"))
-    ...     amp.loss("loss", lambda x: x @ x)(x)
+    >>> with ag.Graph() as graph:
+    ...     x = ag.ppt("embed", TableEmbed(table))(ag.pump("word", dtype="int32"))
+    ...     ag.loss("loss", lambda x: x @ x)(x)
     """
 
     table: Table

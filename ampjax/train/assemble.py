@@ -46,13 +46,15 @@ def require_closed(
             if is_compiled
             else "Pass the graph first, then the optax transform."
         )
-        raise GraphError(f"{where}, `graph`", "an `amp.Graph`", f"{type(graph).__name__}", fix)
+        raise GraphError(
+            f"{where}, `graph`", "an `amp.graphs.Graph`", f"{type(graph).__name__}", fix
+        )
     if not graph.closed:
         raise GraphError(
             where,
             "a closed graph",
             "one that is still being built",
-            "Leave the `with amp.Graph()` block first.",
+            "Leave the `with amp.graphs.Graph()` block first.",
         )
     if graph.batches_only and by_messages:
         raise GraphError(

@@ -606,7 +606,7 @@ class Trainer:
         """Makes a table of each node's parameters, where they live, and how their copies are kept together.
 
         Returns:
-          A table to print, with updates and staleness of the last run that trained. Copies that `amp.replicate` has made are one entry.
+          A table to print, with updates and staleness of the last run that trained. Copies that `amp.graphs.replicate` has made are one entry.
         """
         return explain(self.session)
 

@@ -44,7 +44,7 @@ class BuiltGraphs:
                 fix = "Return the graph that was built."
                 raise GraphError(
                     "tune, `graph`",
-                    "a function that gives an `amp.Graph`",
+                    "a function that gives an `amp.graphs.Graph`",
                     type(graph).__name__,
                     fix,
                 )

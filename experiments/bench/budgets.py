@@ -12,6 +12,7 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.utils.text_tables import compact
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.by_hand.tree_lstm_graph import tree_lstm
@@ -82,7 +83,7 @@ def main(
     return found
 
 
-def _models(options: BudgetsBench) -> dict[str, tuple[amp.Graph, Any]]:
+def _models(options: BudgetsBench) -> dict[str, tuple[ag.Graph, Any]]:
     n = options.instances
     hidden = options.hidden
     seed = options.seed
@@ -98,7 +99,7 @@ def _models(options: BudgetsBench) -> dict[str, tuple[amp.Graph, Any]]:
 
 
 def _measure(
-    graph: amp.Graph,
+    graph: ag.Graph,
     data: Any,
     options: BudgetsBench,
 ) -> list[dict[str, Any]]:

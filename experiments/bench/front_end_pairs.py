@@ -12,6 +12,7 @@ import numpy as np
 import optax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.frontend.compile_model import Compiled
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances
@@ -237,7 +238,7 @@ def _experts(amount: Amount, top: int) -> Pair:
 
     def columns():
         return InstanceList(
-            [{k: amp.messages(v, **fields) for k, v in one.items()} for one in plain]
+            [{k: ag.messages(v, **fields) for k, v in one.items()} for one in plain]
         )
 
     settings = Settings(

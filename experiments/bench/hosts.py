@@ -16,6 +16,7 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.train.training_data import n_examples
 from experiments.bench.children import in_a_process
@@ -169,7 +170,7 @@ def spent_s(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _task(model: str) -> tuple[amp.Graph, Any, dict[str, Any]]:
+def _task(model: str) -> tuple[ag.Graph, Any, dict[str, Any]]:
     if model == "copies":
         options = {
             "max_active_keys": 128,

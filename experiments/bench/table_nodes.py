@@ -16,6 +16,7 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.sparse import Table
 from ampjax.utils.text_tables import compact
@@ -139,24 +140,24 @@ def _show(
     console.print(f"TableEmbed over Embed: {ours['words_per_s'] / dense['words_per_s']:.2f}")
 
 
-def _graph(layer: Any) -> amp.Graph:
+def _graph(layer: Any) -> ag.Graph:
     def network(
         params: Mapping[str, jax.Array],
         rows: jax.Array,
     ) -> jax.Array:
         return jnp.tanh(rows) @ params["w"] + params["b"]
 
-    with amp.Graph() as graph:
-        words = amp.pump("words", (), "int32", ragged=True)
-        label = amp.pump("label", (), "int32")
-        rows = amp.ppt("embed", layer)(words)
-        sentence = amp.reduce("sum", jax.ops.segment_sum, rows)
+    with ag.Graph() as graph:
+        words = ag.pump("words", (), "int32", ragged=True)
+        label = ag.pump("label", (), "int32")
+        rows = ag.ppt("embed", layer)(words)
+        sentence = ag.reduce("sum", jax.ops.segment_sum, rows)
         linear = amp.nn.Linear(
             layer.table.shape[1] if hasattr(layer, "table") else layer.features,
             N_CLASSES,
         )
-        logits = amp.ppt("classify", network, params=linear.init)(sentence)
-        amp.loss("xent", lambda x, y: optax.softmax_cross_entropy_with_integer_labels(x, y))(
+        logits = ag.ppt("classify", network, params=linear.init)(sentence)
+        ag.loss("xent", lambda x, y: optax.softmax_cross_entropy_with_integer_labels(x, y))(
             logits, label
         )
     return graph

@@ -13,7 +13,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ampjax.cluster import Channel, HostContext, Keys, Message, Wire, new_keys, spawn
+from ampjax.cluster.hosts.host_context import HostContext
+from ampjax.cluster.hosts.spawn_hosts import spawn
+from ampjax.cluster.wire.channel import Channel
+from ampjax.cluster.wire.message import Message
+from ampjax.cluster.wire.zmq_wire import Keys, Wire, new_keys
 from ampjax.errors import SettingsError
 from ampjax.utils.text_tables import compact
 from experiments.records import append

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList
 from experiments.models.act import Ponder
@@ -33,65 +34,65 @@ def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
       (metric `ponder`: `N + R` of an input on average), and the sink `logits`.
     """
     most = ponder.max_steps
-    with amp.Graph() as graph:
-        x = amp.pump(
+    with ag.Graph() as graph:
+        x = ag.pump(
             "x",
             (ponder.n_in,),
             fields=("t", "length"),
         )
-        s0 = amp.pump(
+        s0 = ag.pump(
             "s0",
             (ponder.hidden,),
             fields=("t", "length", "step", "more"),
         )
-        label = amp.pump("label", (), "int32")
-        state = amp.phi("state")
-        start = amp.npt("begin", ponder.begin, join=("instance", "t"))(
+        label = ag.pump("label", (), "int32")
+        state = ag.phi("state")
+        start = ag.npt("begin", ponder.begin, join=("instance", "t"))(
             state,
             x,
         )
-        pondering = amp.phi("pondering")
-        step = amp.ppt(
+        pondering = ag.phi("pondering")
+        step = ag.ppt(
             "step",
             ponder.step,
             params=ponder.init_step,
             outputs=2,
         )
-        row, more = amp.replicate(step, replicas)(pondering)
-        row = amp.route_by(
+        row, more = ag.replicate(step, replicas)(pondering)
+        row = ag.route_by(
             row,
             more,
             "more",
             assume=lambda s: s.step < (s.t + 1) * (most - 1),
             name="more",
         )
-        again, ended = amp.cond(
+        again, ended = ag.cond(
             row,
             lambda s: s.more == 1,
             name="again",
         )
-        again = amp.isu(
+        again = ag.isu(
             again,
             lambda s: s.replace(step=s.step + 1),
             lambda s: s.replace(step=s.step - 1),
         )
         pondering.connect(start, again)
-        mean, cost = amp.npt("end", ponder.end, outputs=2)(ended)
-        amp.loss("cost", ponder.cost)(cost)
-        mean = amp.isu(
+        mean, cost = ag.npt("end", ponder.end, outputs=2)(ended)
+        ag.loss("cost", ponder.cost)(cost)
+        mean = ag.isu(
             mean,
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        onwards, done = amp.cond(
+        onwards, done = ag.cond(
             mean,
             lambda s: s.t < s.length,
             name="onwards",
         )
         state.connect(s0, onwards)
-        logits = amp.ppt("classify", amp.nn.Linear(ponder.hidden, ponder.n_out))(done)
-        amp.sink("logits", logits)
-        amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
+        logits = ag.ppt("classify", amp.nn.Linear(ponder.hidden, ponder.n_out))(done)
+        ag.sink("logits", logits)
+        ag.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
     return graph
 
 
@@ -109,7 +110,7 @@ def act_messages(
     def columns(one: Mapping[str, Any]) -> Any:
         n = len(one["x"])
         zero = np.zeros(1, np.int64)
-        start = amp.messages(
+        start = ag.messages(
             np.zeros((1, hidden), np.float32),
             t=zero,
             length=[n],
@@ -117,7 +118,7 @@ def act_messages(
             more=zero,
         )
         return {
-            "x": amp.messages(
+            "x": ag.messages(
                 one["x"],
                 t=np.arange(n),
                 length=np.full(n, n),

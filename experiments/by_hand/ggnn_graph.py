@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
@@ -89,7 +90,7 @@ class Network:
           The pump's wire.
         """
         fields = ("t",) if self.graphs is None else ("first", "node", "t")
-        return amp.pump(
+        return ag.pump(
             name,
             (features,),
             fields=fields,
@@ -102,7 +103,7 @@ class Network:
         Returns:
           Its wire; None in the encoding by messages.
         """
-        return amp.topology("edges") if self.graphs is None else None
+        return ag.topology("edges") if self.graphs is None else None
 
     @property
     def within(self) -> tuple[str, ...]:
@@ -121,21 +122,21 @@ class Network:
         """
         edge_maps = []
         for kind in range(self.n_kinds):
-            edge_maps.append(amp.ppt(f"edge{kind}", amp.nn.Linear(self.hidden, self.hidden)))
-        sends = [amp.replicate(edge_map, self.replicas) for edge_map in edge_maps]
-        start = amp.npt("pad", Pad(self.hidden))(x)
-        h = amp.phi("h")
+            edge_maps.append(ag.ppt(f"edge{kind}", amp.nn.Linear(self.hidden, self.hidden)))
+        sends = [ag.replicate(edge_map, self.replicas) for edge_map in edge_maps]
+        start = ag.npt("pad", Pad(self.hidden))(x)
+        h = ag.phi("h")
         if edges is not None:
             a = _collected(h, sends, edges)
         else:
             assert self.graphs is not None
             a = _flatmapped(h, sends, self.graphs)
-        h_new = amp.isu(
+        h_new = ag.isu(
             self._updated(a, h),
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        more, done = amp.cond(
+        more, done = ag.cond(
             h_new,
             lambda s: s.t < self.steps,
         )
@@ -147,12 +148,12 @@ class Network:
         join = (*self.within, "t")
 
         def node(name: str, body: Any, *inputs: Wire) -> Wire:
-            return amp.replicate(amp.ppt(name, body, join=join), self.replicas)(*inputs)
+            return ag.replicate(ag.ppt(name, body, join=join), self.replicas)(*inputs)
 
         if not self.separate_gates:
             return node("update", GatedUnit(self.hidden), a, h)
         z, r = (node(name, Gate(self.hidden), a, h) for name in ("update_gate", "reset_gate"))
-        return amp.npt("mix", _mix, join=join)(
+        return ag.npt("mix", _mix, join=join)(
             node("candidate", Candidate(self.hidden), a, h, r),
             h,
             z,
@@ -170,7 +171,7 @@ class Network:
         if self.graphs is None:
             return rows
         sizes = self.graphs.sizes
-        return amp.group(
+        return ag.group(
             rows,
             size=lambda s: sizes[s.first + s.node],
             name="nodes",
@@ -192,24 +193,24 @@ def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
       The graph, with the parameterised nodes `edge0` ..., `update` and `readout`, the loss `square` (half the squared error) with the
       metric `error`, and the sink `prediction`.
     """
-    with amp.Graph() as graph:
+    with ag.Graph() as graph:
         edges = network.topology()
 
         def regression(x: Wire, target: Wire) -> None:
             readout = GatedReadout(network.hidden, network.n_features)
-            rows = amp.ppt("readout", readout, join=network.within)(
+            rows = ag.ppt("readout", readout, join=network.within)(
                 network.propagate(x, edges),
                 x,
             )
-            prediction = amp.reduce("sum", _sum, network.per_graph(rows))
-            amp.sink("prediction", prediction)
-            amp.loss("square", _Square(scale), join=("instance",))(
+            prediction = ag.reduce("sum", _sum, network.per_graph(rows))
+            ag.sink("prediction", prediction)
+            ag.loss("square", _Square(scale), join=("instance",))(
                 prediction,
                 target,
             )
 
-        amp.replicate(regression, network.copies)(
-            network.pump("x", network.n_features), amp.pump("target")
+        ag.replicate(regression, network.copies)(
+            network.pump("x", network.n_features), ag.pump("target")
         )
     return graph
 
@@ -227,20 +228,20 @@ def ggnn_selection(network: Network) -> Graph:
       The graph, with the parameterised nodes `edge0` ..., `update` and `score`, the loss `xent` (in nats) with the metric `accuracy`, and
       the sink `scores`.
     """
-    with amp.Graph() as graph:
+    with ag.Graph() as graph:
         edges = network.topology()
 
         def selection(x: Wire, answer: Wire) -> None:
             score = Score(network.hidden, network.n_features)
-            scores = amp.ppt("score", score, join=network.within)(
+            scores = ag.ppt("score", score, join=network.within)(
                 network.propagate(x, edges),
                 x,
             )
-            amp.sink("scores", scores)
-            rows = amp.concat(scores, answer, join=network.within)
-            amp.loss("xent", _selected)(amp.reduce("softmax", _softmax, network.per_graph(rows)))
+            ag.sink("scores", scores)
+            rows = ag.concat(scores, answer, join=network.within)
+            ag.loss("xent", _selected)(ag.reduce("softmax", _softmax, network.per_graph(rows)))
 
-        amp.replicate(selection, network.copies)(
+        ag.replicate(selection, network.copies)(
             network.pump("x", network.n_features), network.pump("answer", 1)
         )
     return graph
@@ -252,8 +253,8 @@ def _collected(
     edges: Wire,
 ) -> Wire:
     """What arrives at the nodes: one ragged message per graph, distributed to edge kinds and collected at receivers."""
-    wires = amp.distribute(h, edges, len(sends), name="senders")
-    return amp.collect(
+    wires = ag.distribute(h, edges, len(sends), name="senders")
+    return ag.collect(
         [send(wire) for send, wire in zip(sends, wires, strict=True)],
         edges,
         name="receivers",
@@ -276,30 +277,30 @@ def _flatmapped(
         edge = out_ptr[s.first + s.node] + i
         return s.replace(node=receivers[edge], edge=edge)
 
-    sent = amp.flatmap(
+    sent = ag.flatmap(
         h,
         lambda s: out_degree[s.first + s.node],
         over_edge,
         name="senders",
     )
-    wires = amp.cond(
+    wires = ag.cond(
         sent,
         lambda s: kinds[s.edge],
         len(sends),
         name="kind",
     )
-    arrived = amp.phi(
+    arrived = ag.phi(
         "arrived",
         *(send(wire) for send, wire in zip(sends, wires, strict=True)),
     )
-    received = amp.group(
+    received = ag.group(
         arrived,
         by=("node", "t"),
         size=lambda s: in_degree[s.first + s.node],
         opener=h,
         name="receivers",
     )
-    return amp.reduce("arrivals", _sum, received)
+    return ag.reduce("arrivals", _sum, received)
 
 
 @dataclass(frozen=True)

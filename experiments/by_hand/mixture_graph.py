@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.ir.graph import Graph
 from ampjax.ir.state import State
 from experiments.models.layers.losses import labelled_cross_entropy
@@ -42,35 +42,35 @@ def mixture_of_experts(experts: Experts, replicas: int = 1) -> Graph:
             expert=choices[rank, np.arange(len(s))],
         )
 
-    with amp.Graph() as graph:
-        x = amp.pump(
+    with ag.Graph() as graph:
+        x = ag.pump(
             "x",
             (experts.n_in,),
             fields=("i", "n"),
         )
-        label = amp.pump("label", (), "int32", ("i", "n"))
-        gate = amp.ppt(
+        label = ag.pump("label", (), "int32", ("i", "n"))
+        gate = ag.ppt(
             "gate",
             experts.gate,
             params=experts.init_gate,
             outputs=3,
             rng=experts.noisy,
         )
-        weights, choice, everywhere = amp.replicate(gate, replicas)(x)
-        chosen = amp.route_by(
+        weights, choice, everywhere = ag.replicate(gate, replicas)(x)
+        chosen = ag.route_by(
             x,
             choice,
             *names,
             assume=assume,
             name="choose",
         )
-        visits = amp.flatmap(
+        visits = ag.flatmap(
             chosen,
             lambda s: experts.top,
             visit,
             name="visits",
         )
-        branches = amp.cond(
+        branches = ag.cond(
             visits,
             lambda s: s.expert,
             experts.n,
@@ -78,13 +78,13 @@ def mixture_of_experts(experts: Experts, replicas: int = 1) -> Graph:
         )
         each = []
         for e in range(experts.n):
-            each.append(amp.ppt(f"expert{e}", experts.expert, params=experts.init_expert))
+            each.append(ag.ppt(f"expert{e}", experts.expert, params=experts.init_expert))
         bodies = []
         for expert, wire in zip(each, branches, strict=True):
-            bodies.append(amp.replicate(expert, replicas)(wire))
-        results = amp.phi("results", *bodies)
+            bodies.append(ag.replicate(expert, replicas)(wire))
+        results = ag.phi("results", *bodies)
         if experts.top > 1:
-            ranked = amp.cond(
+            ranked = ag.cond(
                 results,
                 lambda s: s.rank,
                 experts.top,
@@ -92,19 +92,19 @@ def mixture_of_experts(experts: Experts, replicas: int = 1) -> Graph:
             )
         else:
             ranked = (results,)
-        logits = amp.npt("combine", _weighted, join=("instance", "i"))(
+        logits = ag.npt("combine", _weighted, join=("instance", "i"))(
             weights,
             *ranked,
         )
-        amp.sink("logits", logits)
-        amp.loss("xent", labelled_cross_entropy)(logits, label)
-        together = amp.group(
+        ag.sink("logits", logits)
+        ag.loss("xent", labelled_cross_entropy)(logits, label)
+        together = ag.group(
             everywhere,
             size=lambda s: s.n,
             name="together",
         )
-        amp.loss("importance", experts.importance_loss)(
-            amp.reduce("importances", jax.ops.segment_sum, together)
+        ag.loss("importance", experts.importance_loss)(
+            ag.reduce("importances", jax.ops.segment_sum, together)
         )
     return graph
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Messages
@@ -58,38 +59,36 @@ def permutation(
         return s.way // places[np.clip(s.t, 0, n_operations - 1)] % n_operations
 
     def network(digits: Wire, label: Wire) -> None:
-        h = amp.phi("h")
+        h = ag.phi("h")
         results = []
-        for k, wire in enumerate(amp.cond(h, next_operation, n_operations)):
-            operation = amp.ppt(
+        for k, wire in enumerate(ag.cond(h, next_operation, n_operations)):
+            operation = ag.ppt(
                 f"operation{k}",
                 amp.nn.Linear(hidden, hidden, init_scale="he"),
             )
-            results.append(
-                amp.npt(f"relu{k}", jax.nn.relu)(amp.replicate(operation, replicas)(wire))
-            )
-        done = amp.isu(
-            amp.phi("done", *results),
+            results.append(ag.npt(f"relu{k}", jax.nn.relu)(ag.replicate(operation, replicas)(wire)))
+        done = ag.isu(
+            ag.phi("done", *results),
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        more, last = amp.cond(done, lambda s: s.t < n_operations)
+        more, last = ag.cond(done, lambda s: s.t < n_operations)
         h.connect(
-            amp.ppt("embed", embed, params=lambda key: init(key, 1, hidden)["embed"])(digits),
+            ag.ppt("embed", embed, params=lambda key: init(key, 1, hidden)["embed"])(digits),
             more,
         )
-        logits = amp.ppt("output", amp.nn.Linear(hidden, N_DIGITS))(last)
-        amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
+        logits = ag.ppt("output", amp.nn.Linear(hidden, N_DIGITS))(last)
+        ag.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
 
-    with amp.Graph() as graph:
-        digits = amp.pump(
+    with ag.Graph() as graph:
+        digits = ag.pump(
             "digits",
             (N_PLACES,),
             "int32",
             ("t", "way"),
         )
-        label = amp.pump("label", (), "int32")
-        amp.replicate(network, copies)(digits, label)
+        label = ag.pump("label", (), "int32")
+        ag.replicate(network, copies)(digits, label)
     return graph
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
@@ -52,44 +53,44 @@ def list_reduction_rnn(
             )
 
     def network(tokens: Wire, h0: Wire, label: Wire) -> None:
-        x = amp.ppt("embed", amp.nn.Embed(N_TOKENS, hidden))(tokens)
+        x = ag.ppt("embed", amp.nn.Embed(N_TOKENS, hidden))(tokens)
         if whole:
-            x = amp.ungroup(x, "t")
-        h = amp.phi("h")
-        linear1 = amp.ppt(
+            x = ag.ungroup(x, "t")
+        h = ag.phi("h")
+        linear1 = ag.ppt(
             "linear1",
             amp.nn.Linear(2 * hidden, hidden, init_scale="he"),
         )
-        xh = amp.concat(x, h)
-        z = amp.replicate(linear1, replicas)(xh)
-        z = amp.npt("relu", jax.nn.relu)(z)
-        z = amp.isu(
+        xh = ag.concat(x, h)
+        z = ag.replicate(linear1, replicas)(xh)
+        z = ag.npt("relu", jax.nn.relu)(z)
+        z = ag.isu(
             z,
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        more, done = amp.cond(
+        more, done = ag.cond(
             z,
             lambda s: s.t < s.length,
         )
         h.connect(h0, more)
-        logits = amp.ppt("linear2", amp.nn.Linear(hidden, N_CLASSES))(done)
-        amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
+        logits = ag.ppt("linear2", amp.nn.Linear(hidden, N_CLASSES))(done)
+        ag.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
 
     row = () if batch is None else (batch,)
-    with amp.Graph() as graph:
-        tokens = amp.pump(
+    with ag.Graph() as graph:
+        tokens = ag.pump(
             "tokens",
             row,
             "int32",
             ("length",) if whole else ("t", "length"),
             ragged=whole,
         )
-        h0 = amp.pump(
+        h0 = ag.pump(
             "h0",
             (*row, hidden),
             fields=("t", "length"),
         )
-        label = amp.pump("label", row, "int32")
-        amp.replicate(network, copies)(tokens, h0, label)
+        label = ag.pump("label", row, "int32")
+        ag.replicate(network, copies)(tokens, h0, label)
     return graph

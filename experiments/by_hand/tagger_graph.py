@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.state import State, StateFn
@@ -88,7 +89,7 @@ def tagger(
     rows = TableEmbed(table) if isinstance(table, Table) else table
 
     def network(words: Wire, characters: Wire, labels: Wire) -> None:
-        char_embed = amp.ppt(
+        char_embed = ag.ppt(
             "char_embed", amp.look_up, params=random_table(n_characters, sizes.char)
         )
         inputs = _inputs("char_input", char_embed(characters), sizes.char, sizes.char_hidden)
@@ -99,57 +100,57 @@ def tagger(
             sizes.char_hidden,
         )
 
-        rare, frequent = amp.cond(words, lambda s: s.rare == 1)
+        rare, frequent = ag.cond(words, lambda s: s.rare == 1)
         if rows is None:
             body = amp.look_up
             initial = random_table(n_words, sizes.word)
         else:
             body = rows
             initial = None
-        embed = amp.ppt("embed", body, params=initial, min_update_interval=embedding_interval)
-        spell = amp.npt("spell", _spell, join=("t",))
-        vectors = amp.phi(
+        embed = ag.ppt("embed", body, params=initial, min_update_interval=embedding_interval)
+        spell = ag.npt("spell", _spell, join=("t",))
+        vectors = ag.phi(
             "vectors",
             embed(frequent),
             spell(rare, spelled, spelled_back),
         )
         if sizes.noise > 0:
-            vectors = amp.npt("noise", Noise(sizes.noise), rng=True)(vectors)
+            vectors = ag.npt("noise", Noise(sizes.noise), rng=True)(vectors)
 
         inputs = _inputs("word_input", vectors, sizes.word, sizes.word_hidden)
         left, right = _both_ways("word", inputs, "t", sizes.word_hidden, replicas)
         for way, (_, end) in (("forward", left), ("backward", right)):
-            amp.sink(f"word_{way}/end", end)
-        hidden = amp.ppt("hidden", _hidden, params=glorot(2 * sizes.word_hidden, sizes.mlp))(
+            ag.sink(f"word_{way}/end", end)
+        hidden = ag.ppt("hidden", _hidden, params=glorot(2 * sizes.word_hidden, sizes.mlp))(
             left[0], right[0]
         )
-        logits = amp.ppt(
+        logits = ag.ppt(
             "output",
             amp.nn.Linear(sizes.mlp, N_TAGS, bias=False, init_scale="glorot"),
         )(hidden)
-        amp.sink("logits", logits)
-        amp.loss("xent", _loss)(logits, labels)
+        ag.sink("logits", logits)
+        ag.loss("xent", _loss)(logits, labels)
 
-    with amp.Graph() as graph:
-        words = amp.pump(
+    with ag.Graph() as graph:
+        words = ag.pump(
             "words",
             (),
             "int32",
             ("t", *ends, "rare"),
         )
-        characters = amp.pump(
+        characters = ag.pump(
             "characters",
             (),
             "int32",
             ("t", "c", *ends),
         )
-        labels = amp.pump(
+        labels = ag.pump(
             "labels",
             (),
             "int32",
             ("t", *ends, "rare"),
         )
-        amp.replicate(network, copies)(words, characters, labels)
+        ag.replicate(network, copies)(words, characters, labels)
     return graph
 
 
@@ -160,7 +161,7 @@ def _inputs(
     hidden: int,
 ) -> tuple[Wire, Wire]:
     """What the vectors add to the gates `[4H]` of both LSTMs, all in one product outside of the loops."""
-    return amp.ppt(name, input_gates, params=init_gates(features, hidden), outputs=2)(vectors)
+    return ag.ppt(name, input_gates, params=init_gates(features, hidden), outputs=2)(vectors)
 
 
 def _both_ways(
@@ -222,18 +223,18 @@ def _lstm(
     name: str, gates: Wire, direction: _Direction, hidden: int, replicas: int
 ) -> tuple[Wire, Wire]:
     """One LSTM as a loop over the elements of a sequence: all its states `[2H]`, and the last one."""
-    first, later = amp.cond(gates, direction.starts)
-    states = amp.phi(f"{name}/states")
-    last, more = amp.cond(states, direction.ends)
-    node = amp.ppt(
+    first, later = ag.cond(gates, direction.starts)
+    states = ag.phi(f"{name}/states")
+    last, more = ag.cond(states, direction.ends)
+    node = ag.ppt(
         name,
         lstm_cell,
         params=glorot(hidden, 4 * hidden),
         join=(direction.place,),
     )
-    begun = amp.npt(f"{name}/start", _start)(first)
-    before = amp.isu(more, direction.next, direction.previous)
-    states.connect(begun, amp.replicate(node, replicas)(later, before))
+    begun = ag.npt(f"{name}/start", _start)(first)
+    before = ag.isu(more, direction.next, direction.previous)
+    states.connect(begun, ag.replicate(node, replicas)(later, before))
     return states, last
 
 

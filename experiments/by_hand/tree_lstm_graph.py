@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
@@ -60,29 +61,29 @@ def tree_lstm(
 
     def network(words: Wire, branches: Wire, labels: Wire) -> None:
         initial = uniform_table(n_words, cells.embedding)
-        embed = amp.ppt(
+        embed = ag.ppt(
             "embed",
             amp.look_up,
             params=initial,
             min_update_interval=embedding_interval,
             tx=embedding_tx,
         )
-        leaf = amp.ppt(
+        leaf = ag.ppt(
             "leaf",
             cells.leaf,
             params=cells.init_leaf,
             rng=uses_key and cells.kind == "fold",
         )
-        leaves = amp.replicate(leaf, replicas)(embed(words))
-        node = amp.phi("node")
-        left, right, root = amp.cond(
+        leaves = ag.replicate(leaf, replicas)(embed(words))
+        node = ag.phi("node")
+        left, right, root = ag.cond(
             node,
             lambda s: s.side,
             3,
         )
-        amp.sink("root", root)
-        left, right = (amp.isu(child, _swap, _swap) for child in (left, right))
-        branch = amp.ppt(
+        ag.sink("root", root)
+        left, right = (ag.isu(child, _swap, _swap) for child in (left, right))
+        branch = ag.ppt(
             "branch",
             _Branch(cells),
             params=cells.init_branch,
@@ -91,17 +92,17 @@ def tree_lstm(
         )
         node.connect(
             leaves,
-            amp.replicate(branch, replicas)(branches, left, right),
+            ag.replicate(branch, replicas)(branches, left, right),
         )
-        logits = amp.ppt("classify", cells.classify, params=cells.init_classify, rng=uses_key)(node)
-        amp.sink("logits", logits)
-        amp.loss("xent", _loss)(logits, labels)
+        logits = ag.ppt("classify", cells.classify, params=cells.init_classify, rng=uses_key)(node)
+        ag.sink("logits", logits)
+        ag.loss("xent", _loss)(logits, labels)
 
-    with amp.Graph() as graph:
-        words = amp.pump("words", (), "int32", fields)
-        branches = amp.pump("branches", (), "int32", fields)
-        labels = amp.pump("labels", (2,), "int32", fields)
-        amp.replicate(network, copies)(words, branches, labels)
+    with ag.Graph() as graph:
+        words = ag.pump("words", (), "int32", fields)
+        branches = ag.pump("branches", (), "int32", fields)
+        labels = ag.pump("labels", (2,), "int32", fields)
+        ag.replicate(network, copies)(words, branches, labels)
     return graph
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from rich.console import Console
 
 import ampjax.parallel as px
+from ampjax.parallel.steps.step_outcome import Metrics
 from ampjax.utils.setting_checks import at_least
 from ampjax.utils.text_tables import compact
 from experiments.chaos.durations import summary, words
@@ -165,7 +166,7 @@ def _step(
     following: Any,
     fault: Fault | None,
     rng: np.random.Generator,
-) -> px.Metrics:
+) -> Metrics:
     """A step, in which something may happen to a process."""
     if fault is None or not any(state.process for state in runner.hosts):
         return runner.run(batch, following=following)

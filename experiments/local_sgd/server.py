@@ -20,6 +20,7 @@ import numpy as np
 import optax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsWarning
 from ampjax.ir.wires import Wire
 from ampjax.plan.planner import Plan
@@ -61,7 +62,7 @@ class LocalSgd:
         return WORKERS * self.phases
 
 
-def make_graph(settings: LocalSgd, outer: optax.GradientTransformation) -> amp.Graph:
+def make_graph(settings: LocalSgd, outer: optax.GradientTransformation) -> ag.Graph:
     """The server and its workers.
 
     Args:
@@ -72,14 +73,14 @@ def make_graph(settings: LocalSgd, outer: optax.GradientTransformation) -> amp.G
     visit = make_visit(settings.hidden, settings.decay, weight)
     shape = (settings.inner_steps, BATCH)
     first = init(settings.seed, settings.hidden)
-    with amp.Graph() as graph:
-        begin = amp.pump("begin", (), fields=("worker",))
+    with ag.Graph() as graph:
+        begin = ag.pump("begin", (), fields=("worker",))
         inputs = (
-            amp.pump("features", (*shape, N_FEATURES), fields=("worker",)),
-            amp.pump("labels", shape, "int32", fields=("worker",)),
-            amp.pump("rates", shape[:1], fields=("worker",)),
+            ag.pump("features", (*shape, N_FEATURES), fields=("worker",)),
+            ag.pump("labels", shape, "int32", fields=("worker",)),
+            ag.pump("rates", shape[:1], fields=("worker",)),
         )
-        server = amp.ppt(
+        server = ag.ppt(
             "server",
             lambda params, one: params * one,
             params=first,
@@ -88,24 +89,24 @@ def make_graph(settings: LocalSgd, outer: optax.GradientTransformation) -> amp.G
         )
         ready = []
         for number, wire in enumerate(_by_worker(begin)):
-            wait = amp.npt(f"wait {number}", lambda one: one, worker=1 + number)
+            wait = ag.npt(f"wait {number}", lambda one: one, worker=1 + number)
             ready.append(wait(wire))
-        sent = server(amp.phi("ready", *ready))
+        sent = server(ag.phi("ready", *ready))
         routes = []
         for wire in (sent, *inputs):
             routes.append(_by_worker(wire))
         losses = []
         for number, of_worker in enumerate(zip(*routes, strict=True)):
-            node = amp.npt(f"worker {number}", visit, worker=1 + number)
+            node = ag.npt(f"worker {number}", visit, worker=1 + number)
             losses.append(node(*of_worker))
-        loss = amp.loss("first_batch", lambda value: value, worker=0)
-        loss(amp.phi("done", *losses))
+        loss = ag.loss("first_batch", lambda value: value, worker=0)
+        loss(ag.phi("done", *losses))
     return graph
 
 
 def _by_worker(wire: Wire) -> tuple[Wire, ...]:
     """A wire for each worker."""
-    return amp.cond(
+    return ag.cond(
         wire,
         lambda state: state.worker,
         WORKERS,
@@ -163,7 +164,7 @@ class VisitData:
             rates(visit.first_step, steps, self._total),
         )
 
-    def gather(self, ids: np.ndarray) -> dict[str, amp.Messages]:
+    def gather(self, ids: np.ndarray) -> dict[str, ag.Messages]:
         """The messages of some visits.
 
         Args:
@@ -180,7 +181,7 @@ class VisitData:
         }
         messages = {}
         for name, payload in payloads.items():
-            messages[name] = amp.Messages(payload, places, {"worker": worker})
+            messages[name] = ag.Messages(payload, places, {"worker": worker})
         return messages
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import jax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
@@ -48,17 +49,17 @@ def mlp(
 
     def network(x: Wire, label: Wire) -> None:
         for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes), 1):
-            linear = amp.ppt(
+            linear = ag.ppt(
                 f"linear{i}",
                 amp.nn.Linear(n_in, n_out, init_scale="he"),
             )
-            x = amp.replicate(linear, replicas if i < n_layers else 1)(x)
+            x = ag.replicate(linear, replicas if i < n_layers else 1)(x)
             if i < n_layers:
-                x = amp.npt(f"relu{i}", jax.nn.relu)(x)
-        amp.loss("xent", labelled_cross_entropy)(x, label)
+                x = ag.npt(f"relu{i}", jax.nn.relu)(x)
+        ag.loss("xent", labelled_cross_entropy)(x, label)
 
-    with amp.Graph() as graph:
-        image = amp.pump("image", (batch, sizes[0]))
-        label = amp.pump("label", (batch,), "int32")
-        amp.replicate(network, copies)(image, label)
+    with ag.Graph() as graph:
+        image = ag.pump("image", (batch, sizes[0]))
+        label = ag.pump("label", (batch,), "int32")
+        ag.replicate(network, copies)(image, label)
     return graph

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.ir.wires import Wire
 
@@ -99,7 +99,7 @@ def tiled_linear(
     heights = _parts(n_in, rows)
     widths = _parts(n_out, columns)
     if rows > 1:
-        inputs = amp.split(wire, heights, name=f"{name}/split")
+        inputs = ag.split(wire, heights, name=f"{name}/split")
     else:
         inputs = (wire,)
     results = []
@@ -111,11 +111,11 @@ def tiled_linear(
             else:
                 worker = (r * columns + c) % workers
             parts.append(
-                amp.ppt(f"{name}/{r},{c}", Tile(height, width, n_in, r == 0), worker=worker)(x)
+                ag.ppt(f"{name}/{r},{c}", Tile(height, width, n_in, r == 0), worker=worker)(x)
             )
-        results.append(amp.npt(f"{name}/sum{c}", _add)(*parts) if rows > 1 else parts[0])
+        results.append(ag.npt(f"{name}/sum{c}", _add)(*parts) if rows > 1 else parts[0])
     if columns > 1:
-        return amp.concat(*results, name=f"{name}/concat")
+        return ag.concat(*results, name=f"{name}/concat")
     return results[0]
 
 

@@ -17,6 +17,7 @@ from ampjax.devices.allreduce import issue_collective
 from ampjax.devices.per_replica import AXIS, replica_entry, replicate, spread
 from ampjax.errors import SettingsError
 from ampjax.parallel.shard import split_batch
+from ampjax.parallel.steps.step_outcome import Metrics
 from experiments.parallax.workloads import Workload
 
 _ALONE = {
@@ -57,9 +58,9 @@ class Ours:
 
     def __init__(self, runner: px.Runner):
         self.runner = runner
-        self._last: px.Metrics | None = None
+        self._last: Metrics | None = None
 
-    def step(self, batch: Any, following: Any = None) -> px.Metrics:
+    def step(self, batch: Any, following: Any = None) -> Metrics:
         """One step; `following` is the batch of the next one, if it is known."""
         self._last = self.runner.run(batch, following=following)
         return self._last

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.ir.instances import Instances
 from ampjax.optim import RandomDelay, trained_params
 from ampjax.train.history import Epoch
@@ -33,7 +34,7 @@ class AmpWork:
       settings: Others of a trainer, in which an update follows each round of instances.
     """
 
-    graph: amp.Graph
+    graph: ag.Graph
     params: Callable[[int], Mapping[str, Any]]
     splits: Callable[[int], tuple[Instances, Instances]]
     in_update: int = 1

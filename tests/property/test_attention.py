@@ -11,7 +11,7 @@ from support import graphs
 from support.effort import examples
 from support.laws import Engine, Schedule, assert_gradients, frozen, schedules
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.testing import init_params, reference
 
 D = 3
@@ -35,51 +35,51 @@ def softmax_sum(rows, segments, n):
 @functools.cache
 def memory_network():
     """A query reads a memory in some hops: it is repeated for each row, rows are scored, and their weighted mean joins it."""
-    with amp.Graph() as g:
-        memory = amp.pump(
+    with ag.Graph() as g:
+        memory = ag.pump(
             "memory",
             (D,),
             fields=("hop", "n"),
             ragged=True,
         )
-        rows = amp.phi("rows")
-        query = amp.phi("query")
-        each = amp.ppt(
+        rows = ag.phi("rows")
+        query = ag.phi("query")
+        each = ag.ppt(
             "score",
             scored,
             params=lambda key: jax.random.normal(key, (D, D)),
         )
-        read = amp.reduce(
+        read = ag.reduce(
             "read",
             softmax_sum,
-            each(rows, amp.repeat(query, lambda s: s.n)),
+            each(rows, ag.repeat(query, lambda s: s.n)),
         )
-        after = amp.npt("add", lambda q, r: jnp.tanh(q + r))(
+        after = ag.npt("add", lambda q, r: jnp.tanh(q + r))(
             query,
             read,
         )
-        query_on, done = amp.cond(
-            amp.relabel(
+        query_on, done = ag.cond(
+            ag.relabel(
                 after,
                 lambda s: s.replace(hop=s.hop + 1),
             ),
             lambda s: s.hop < HOPS,
         )
-        rows_on, left = amp.cond(
-            amp.relabel(
+        rows_on, left = ag.cond(
+            ag.relabel(
                 rows,
                 lambda s: s.replace(hop=s.hop + 1),
             ),
             lambda s: s.hop < HOPS,
         )
-        amp.sink("left", left)
+        ag.sink("left", left)
         query.connect(
-            amp.pump("query0", (D,), fields=("hop", "n")),
+            ag.pump("query0", (D,), fields=("hop", "n")),
             query_on,
         )
         rows.connect(memory, rows_on)
-        amp.loss("loss", lambda q: jnp.sum(jnp.sin(q)))(
-            amp.relabel(done, lambda s: s.drop("hop", "n"))
+        ag.loss("loss", lambda q: jnp.sum(jnp.sin(q)))(
+            ag.relabel(done, lambda s: s.drop("hop", "n"))
         )
     return g
 
@@ -90,13 +90,13 @@ def questions(lengths):
     for n in lengths:
         result.append(
             {
-                "memory": amp.messages(
+                "memory": ag.messages(
                     rng.normal(size=(n, D)),
                     hop=0,
                     n=n,
                     sizes=[n],
                 ),
-                "query0": amp.messages(
+                "query0": ag.messages(
                     rng.normal(size=(1, D)),
                     hop=0,
                     n=n,
@@ -137,20 +137,20 @@ def test_attention_is_repeat_a_row_wise_node_and_reduce(schedule):
 @functools.cache
 def placed():
     """Rows get their state, with a length that they did not have, from messages that carry nothing else."""
-    with amp.Graph() as g:
-        place = amp.pump(
+    with ag.Graph() as g:
+        place = ag.pump(
             "place",
             (0,),
             "int8",
             fields=("t", "n"),
         )
-        x = amp.ppt("scale", graphs.times, params=graphs.one())(amp.pump("x", fields=("t",)))
-        y = amp.npt("placed", lambda place, x: jnp.sin(x), join=("instance", "t"))(
+        x = ag.ppt("scale", graphs.times, params=graphs.one())(ag.pump("x", fields=("t",)))
+        y = ag.npt("placed", lambda place, x: jnp.sin(x), join=("instance", "t"))(
             place,
             x,
         )
-        amp.sink("y", y)
-        amp.loss("loss", jnp.square)(y)
+        ag.sink("y", y)
+        ag.loss("loss", jnp.square)(y)
     return g
 
 
@@ -160,12 +160,12 @@ def test_messages_that_carry_a_state_only(settings):
     for n in (1, 3, 0):
         data.append(
             {
-                "place": amp.messages(
+                "place": ag.messages(
                     np.zeros((n, 0)),
                     t=np.arange(n),
                     n=n,
                 ),
-                "x": amp.messages(
+                "x": ag.messages(
                     np.arange(1.0, n + 1),
                     t=np.arange(n),
                 ),

@@ -21,6 +21,7 @@ from support.laws import (
 )
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.plan.stage_kinds import EDGES
 from ampjax.testing import reference
 
@@ -150,25 +151,25 @@ def random_chain(on_edges=True):
     else:
         edge = chains.scale
         options = {}
-    with amp.Graph() as g:
-        rows = amp.pump(
+    with ag.Graph() as g:
+        rows = ag.pump(
             "rows",
             (2,),
             fields=("t",),
             ragged=True,
         )
-        edges = amp.topology("edges")
-        label = amp.pump("label", (2,))
-        h = amp.ppt("encode", chains.scale, params=chains.one())(rows)
-        wires = amp.distribute(h, edges, 2, name="out")
+        edges = ag.topology("edges")
+        label = ag.pump("label", (2,))
+        h = ag.ppt("encode", chains.scale, params=chains.one())(rows)
+        wires = ag.distribute(h, edges, 2, name="out")
         sent = []
         for k, w in enumerate(wires):
-            sent.append(amp.ppt(f"edge{k}", edge, params=chains.one(), **options)(w))
-        a = amp.ppt("update", shaken, params=chains.one(), rng=True)(
-            amp.collect(sent, edges, name="in")
+            sent.append(ag.ppt(f"edge{k}", edge, params=chains.one(), **options)(w))
+        a = ag.ppt("update", shaken, params=chains.one(), rng=True)(
+            ag.collect(sent, edges, name="in")
         )
-        total = amp.reduce("sum", jax.ops.segment_sum, a)
-        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
+        total = ag.reduce("sum", jax.ops.segment_sum, a)
+        ag.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
             total,
             label,
         )
@@ -219,25 +220,25 @@ def root(p, x):
 @functools.cache
 def poisonous():
     """Square roots of what is collected: rows without any edge, and padding, would make NaN of every gradient."""
-    with amp.Graph() as g:
-        rows = amp.pump(
+    with ag.Graph() as g:
+        rows = ag.pump(
             "rows",
             (2,),
             fields=("t",),
             ragged=True,
         )
-        edges = amp.topology("edges")
-        label = amp.pump("label", (2,))
-        h = amp.npt("positive", lambda x: 0.5 + x * x)(
-            amp.ppt("encode", chains.scale, params=chains.one())(rows)
+        edges = ag.topology("edges")
+        label = ag.pump("label", (2,))
+        h = ag.npt("positive", lambda x: 0.5 + x * x)(
+            ag.ppt("encode", chains.scale, params=chains.one())(rows)
         )
-        wires = amp.distribute(h, edges, 2, name="out")
+        wires = ag.distribute(h, edges, 2, name="out")
         sent = []
         for k, w in enumerate(wires):
-            sent.append(amp.ppt(f"edge{k}", chains.scale, params=chains.one())(w))
-        a = amp.ppt("update", root, params=chains.one())(amp.collect(sent, edges, name="in"))
-        total = amp.reduce("sum", jax.ops.segment_sum, a)
-        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
+            sent.append(ag.ppt(f"edge{k}", chains.scale, params=chains.one())(w))
+        a = ag.ppt("update", root, params=chains.one())(ag.collect(sent, edges, name="in"))
+        total = ag.reduce("sum", jax.ops.segment_sum, a)
+        ag.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
             total,
             label,
         )
@@ -252,7 +253,7 @@ def test_padding_poisons_nothing(size):
         rings.append(chains.instance(rng, n, 0))
     for ring in rings:
         nodes = np.arange(ring["edges"].n_rows)
-        ring["edges"] = amp.Topology.from_edges(
+        ring["edges"] = ag.Topology.from_edges(
             nodes,
             np.roll(nodes, 1),
             0 * nodes,

@@ -27,7 +27,7 @@ from support.laws import (
     updated,
 )
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.sched.decisions.dispatch import FORWARD
 from ampjax.sched.decisions.parameter_changes import Average, Merge, Update, nodes_of
 from ampjax.testing import reference
@@ -187,27 +187,27 @@ STEPS = 3
 @functools.cache
 def recurrence():
     """`h ← tanh(a h + x_t)`, then `(b h - label)²`; each step's `x_t` is a product with `c`."""
-    with amp.Graph() as g:
-        tokens = amp.pump("tokens", fields=("t", "n"))
-        h0 = amp.pump("h0", fields=("t", "n"))
-        h = amp.phi("h")
-        x = amp.ppt("c", graphs.times, params=graphs.one())(tokens)
-        z = amp.ppt("a", lambda p, x, h: jnp.tanh(p * h + x), params=graphs.one())(
+    with ag.Graph() as g:
+        tokens = ag.pump("tokens", fields=("t", "n"))
+        h0 = ag.pump("h0", fields=("t", "n"))
+        h = ag.phi("h")
+        x = ag.ppt("c", graphs.times, params=graphs.one())(tokens)
+        z = ag.ppt("a", lambda p, x, h: jnp.tanh(p * h + x), params=graphs.one())(
             x,
             h,
         )
-        more, done = amp.cond(
-            amp.relabel(
+        more, done = ag.cond(
+            ag.relabel(
                 z,
                 lambda s: s.replace(t=s.t + 1),
             ),
             lambda s: s.t < s.n,
         )
         h.connect(h0, more)
-        y = amp.ppt("b", graphs.times, params=graphs.one())(
-            amp.relabel(done, lambda s: s.drop("t", "n"))
+        y = ag.ppt("b", graphs.times, params=graphs.one())(
+            ag.relabel(done, lambda s: s.drop("t", "n"))
         )
-        amp.loss("loss", graphs.square)(y, amp.pump("label"))
+        ag.loss("loss", graphs.square)(y, ag.pump("label"))
     return g
 
 
@@ -256,12 +256,12 @@ def test_gradients_that_count_are_those_of_the_composed_function(
     for x, label in data:
         instances.append(
             {
-                "tokens": amp.messages(
+                "tokens": ag.messages(
                     x,
                     t=np.arange(len(x)),
                     n=len(x),
                 ),
-                "h0": amp.messages(
+                "h0": ag.messages(
                     np.zeros(1, np.float32),
                     t=0,
                     n=len(x),

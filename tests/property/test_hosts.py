@@ -30,6 +30,7 @@ from support.models import model
 from support.traces import assert_agree
 
 import ampjax as amp
+import ampjax.graphs as ag
 
 SPACES = 4
 
@@ -233,12 +234,12 @@ def test_predictions_and_checkpoints(tmp_path):
 
 
 def test_what_sinks_receive():
-    with amp.Graph() as g:
-        x = amp.pump("x", shape=(3,))
-        y = amp.ppt("a", lambda p, v: p * v, params=lambda key: np.float32(2.0))(x)
-        amp.sink(
+    with ag.Graph() as g:
+        x = ag.pump("x", shape=(3,))
+        y = ag.ppt("a", lambda p, v: p * v, params=lambda key: np.float32(2.0))(x)
+        ag.sink(
             "y",
-            amp.ppt("b", lambda p, v: p + v, params=lambda key: np.float32(1.0))(y),
+            ag.ppt("b", lambda p, v: p + v, params=lambda key: np.float32(1.0))(y),
         )
     rows = np.arange(15, dtype=np.float32).reshape(
         5,

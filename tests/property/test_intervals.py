@@ -21,7 +21,7 @@ from support.laws import (
     updated,
 )
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.ir.state import INSTANCE
 from ampjax.sched.decisions.parameter_changes import Update, updates_in
 
@@ -119,18 +119,18 @@ def between_updates(engine, node):
 
 @pytest.mark.parametrize("mode", ["pipeline", "sync"])
 def test_instances_that_reach_no_node_count_in_a_round(mode):
-    with amp.Graph() as graph:
-        x = amp.flatmap(
-            amp.pump("x", fields=("n",)),
+    with ag.Graph() as graph:
+        x = ag.flatmap(
+            ag.pump("x", fields=("n",)),
             lambda s: s.n,
             lambda s, i: s.replace(i=i),
         )
-        amp.loss("loss", lambda x: x * x)(
-            amp.ppt("scale", lambda p, x: p * x, params=np.float32(1))(x)
+        ag.loss("loss", lambda x: x * x)(
+            ag.ppt("scale", lambda p, x: p * x, params=np.float32(1))(x)
         )
     data = []
     for n in (0, 0, 2, 0, 1, 0):
-        data.append({"x": amp.messages(np.ones(1), n=n)})
+        data.append({"x": ag.messages(np.ones(1), n=n)})
     engine = Engine(
         graph,
         None,

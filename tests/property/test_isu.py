@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.effort import examples
 from support.laws import Engine, assert_empty, schedules
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import GraphError
 from ampjax.ir.state import State, sample
 
@@ -64,14 +64,14 @@ changes = st.builds(
 
 def graph_with(function, inverse):
     """`x -> isu -> scale -> loss`."""
-    with amp.Graph() as graph:
-        x = amp.isu(
-            amp.pump("x", fields=FIELDS),
+    with ag.Graph() as graph:
+        x = ag.isu(
+            ag.pump("x", fields=FIELDS),
             function,
             inverse,
         )
-        amp.loss("loss", lambda x: x * x)(
-            amp.ppt("scale", lambda p, x: p * x, params=np.float32(2))(x)
+        ag.loss("loss", lambda x: x * x)(
+            ag.ppt("scale", lambda p, x: p * x, params=np.float32(2))(x)
         )
     return graph
 
@@ -91,7 +91,7 @@ def test_a_right_inverse_is_accepted_and_messages_find_back(change, states, sche
     graph = graph_with(change, change.back)
     columns = dict(zip(FIELDS, np.array(sorted(states)).T, strict=True))
     engine = Engine(graph, None, schedule).run(
-        [{"x": amp.messages(np.ones(len(states)), **columns)}] * 3
+        [{"x": ag.messages(np.ones(len(states)), **columns)}] * 3
     )
     changed = change(State.of(**columns))
     at_scale = []
@@ -117,9 +117,9 @@ def test_a_wrong_inverse_is_refused(change, coefficient, by):
 
 
 def test_an_inverse_that_forgets_a_field_is_refused():
-    with pytest.raises(GraphError, match="isu"), amp.Graph():
-        amp.isu(
-            amp.pump("x", fields=("t",)),
+    with pytest.raises(GraphError, match="isu"), ag.Graph():
+        ag.isu(
+            ag.pump("x", fields=("t",)),
             lambda s: s.replace(k=s.t),
             lambda s: s,
         )

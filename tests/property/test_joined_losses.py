@@ -12,6 +12,7 @@ from support.effort import examples
 from support.laws import Engine, assert_gradients, schedules
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.testing import init_params, reference
 
 
@@ -27,26 +28,26 @@ def weighted(logits, label, weight, guess):
 @functools.cache
 def four_wires():
     """A logit row for each step, a label for each step, a weight for each instance's steps, and a guess that is computed: integers on the device."""
-    with amp.Graph() as g:
-        x = amp.pump(
+    with ag.Graph() as g:
+        x = ag.pump(
             "x",
             (3,),
             fields=("t", "n"),
         )
-        label = amp.pump("label", dtype="int32", fields=("t",))
-        weight = amp.pump("weight", fields=("k", "t"))
-        hidden = amp.npt("tanh", jnp.tanh)(amp.ppt("inner", amp.nn.Linear(3, 4))(x))
-        guess = amp.npt("guess", lambda h: jnp.argmax(h[:3]).astype(jnp.int32))(hidden)
-        weight = amp.ppt("scale", graphs.times, params=graphs.one())(weight)
-        logits = amp.ppt("outer", amp.nn.Linear(4, 3))(hidden)
-        loss = amp.loss("loss", weighted, join=("instance", "t"))
+        label = ag.pump("label", dtype="int32", fields=("t",))
+        weight = ag.pump("weight", fields=("k", "t"))
+        hidden = ag.npt("tanh", jnp.tanh)(ag.ppt("inner", amp.nn.Linear(3, 4))(x))
+        guess = ag.npt("guess", lambda h: jnp.argmax(h[:3]).astype(jnp.int32))(hidden)
+        weight = ag.ppt("scale", graphs.times, params=graphs.one())(weight)
+        logits = ag.ppt("outer", amp.nn.Linear(4, 3))(hidden)
+        loss = ag.loss("loss", weighted, join=("instance", "t"))
         loss(
             logits,
             label,
             weight,
-            amp.relabel(guess, lambda s: s.drop("n")),
+            ag.relabel(guess, lambda s: s.drop("n")),
         )
-        amp.sink("guesses", guess)
+        ag.sink("guesses", guess)
     return g
 
 
@@ -56,16 +57,16 @@ def data(lengths, seed=0):
     for n in lengths:
         result.append(
             {
-                "x": amp.messages(
+                "x": ag.messages(
                     rng.normal(size=(n, 3)),
                     t=np.arange(n),
                     n=n,
                 ),
-                "label": amp.messages(
+                "label": ag.messages(
                     rng.integers(0, 3, n),
                     t=rng.permutation(n),
                 ),
-                "weight": amp.messages(
+                "weight": ag.messages(
                     rng.random(n),
                     t=np.arange(n),
                     k=rng.integers(0, 9, n),
@@ -111,11 +112,11 @@ def test_metrics_come_from_other_wires(settings):
 
 def test_a_loss_over_rows_that_are_weighted_by_their_number():
     """The mean over an instance's rows: 1 / n comes from the state by way of a pump."""
-    with amp.Graph() as g:
-        x = amp.pump("x", fields=("t",))
-        share = amp.pump("share", fields=("t",))
-        y = amp.ppt("scale", graphs.times, params=graphs.one())(x)
-        amp.loss("loss", lambda y, share: share * y * y)(
+    with ag.Graph() as g:
+        x = ag.pump("x", fields=("t",))
+        share = ag.pump("share", fields=("t",))
+        y = ag.ppt("scale", graphs.times, params=graphs.one())(x)
+        ag.loss("loss", lambda y, share: share * y * y)(
             y,
             share,
         )
@@ -123,11 +124,11 @@ def test_a_loss_over_rows_that_are_weighted_by_their_number():
     for n in (1, 3):
         instances.append(
             {
-                "x": amp.messages(
+                "x": ag.messages(
                     np.arange(1.0, n + 1),
                     t=np.arange(n),
                 ),
-                "share": amp.messages(
+                "share": ag.messages(
                     np.full(n, 1 / n),
                     t=np.arange(n),
                 ),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.effort import NIGHTLY, examples
 from support.laws import Engine, assert_gradients, replayed, schedules
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.testing import reference
 
 FEATURES = 3
@@ -62,13 +62,13 @@ ones = np.ones(FEATURES, np.float32)
 
 def rows_graph(first, second):
     """Two bodies in a row, one on rows from the host, one on rows on the device, and a loss."""
-    with amp.Graph() as graph:
-        x = amp.pump("x", (FEATURES,))
-        y = amp.pump("y", (FEATURES,))
-        a = amp.ppt("first", BODIES[first], params=2 * ones)(x)
-        b = amp.npt("positive", lambda x: 0.5 + x * x)(a)
-        amp.loss("loss", log_ratio)(
-            amp.npt("square", jnp.square)(amp.ppt("second", BODIES[second], params=3 * ones)(b)),
+    with ag.Graph() as graph:
+        x = ag.pump("x", (FEATURES,))
+        y = ag.pump("y", (FEATURES,))
+        a = ag.ppt("first", BODIES[first], params=2 * ones)(x)
+        b = ag.npt("positive", lambda x: 0.5 + x * x)(a)
+        ag.loss("loss", log_ratio)(
+            ag.npt("square", jnp.square)(ag.ppt("second", BODIES[second], params=3 * ones)(b)),
             y,
         )
     return graph
@@ -76,14 +76,14 @@ def rows_graph(first, second):
 
 def segments_graph(body, reduction):
     """A ragged message is mapped row by row, and its rows are reduced."""
-    with amp.Graph() as graph:
-        x = amp.pump("x", (FEATURES,), ragged=True)
-        y = amp.pump("y", (FEATURES,))
-        a = amp.npt("positive", lambda x: 0.5 + x * x)(
-            amp.ppt("rows", BODIES[body], params=2 * ones)(x)
+    with ag.Graph() as graph:
+        x = ag.pump("x", (FEATURES,), ragged=True)
+        y = ag.pump("y", (FEATURES,))
+        a = ag.npt("positive", lambda x: 0.5 + x * x)(
+            ag.ppt("rows", BODIES[body], params=2 * ones)(x)
         )
-        amp.loss("loss", log_ratio)(
-            amp.reduce("segments", REDUCTIONS[reduction], a),
+        ag.loss("loss", log_ratio)(
+            ag.reduce("segments", REDUCTIONS[reduction], a),
             y,
         )
     return graph

@@ -12,7 +12,7 @@ from support import graphs
 from support.effort import examples
 from support.laws import Engine, Schedule, assert_empty, assert_gradients, schedules
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import MessageError
 from ampjax.testing import init_params, reference
 
@@ -31,16 +31,14 @@ class Coarser:
 
 
 def one_wire(change, end):
-    with amp.Graph() as graph:
-        x = amp.ppt("before", graphs.times, params=graphs.one())(amp.pump("x", fields=("t", "u")))
-        end(amp.relabel(x, change, name="coarser"))
+    with ag.Graph() as graph:
+        x = ag.ppt("before", graphs.times, params=graphs.one())(ag.pump("x", fields=("t", "u")))
+        end(ag.relabel(x, change, name="coarser"))
     return graph
 
 
 def scaled_loss(wire):
-    amp.loss("loss", lambda x: jnp.sin(x))(
-        amp.ppt("scale", graphs.times, params=graphs.one())(wire)
-    )
+    ag.loss("loss", lambda x: jnp.sin(x))(ag.ppt("scale", graphs.times, params=graphs.one())(wire))
 
 
 @pytest.mark.nightly
@@ -57,11 +55,11 @@ def test_gradients_find_back_though_states_are_equal(by, mod, states, schedule):
     t, u = np.array(sorted(states)).T
     data = []
     for i in range(3):
-        data.append({"x": amp.messages(np.linspace(-1, 1, len(t)) + i, t=t, u=u)})
+        data.append({"x": ag.messages(np.linspace(-1, 1, len(t)) + i, t=t, u=u)})
     engine = Engine(graph, init_params(graph), schedule).run(data)
     assert_gradients(engine, reference(graph, init_params(graph), data, oracle="eager"))
     assert_empty(engine)
-    after = change(amp.State.of(t=t, u=u))
+    after = change(ag.State.of(t=t, u=u))
     at = [d.states for d in engine.dispatches if d.stage.name == "scale"]
     columns = [graph.layout.column(name) for name in ("t", "v", "u")]
     want = np.stack([after.t, after.v, 0 * t], axis=1).tolist()
@@ -75,28 +73,28 @@ def test_gradients_find_back_though_states_are_equal(by, mod, states, schedule):
     "schedule", [Schedule(), Schedule(costs=lambda d: 1)], ids=["asyncio", "virtual time"]
 )
 def test_a_loop_is_left_with_the_state_of_the_instance_alone(schedule):
-    with amp.Graph() as graph:
-        h = amp.phi("h")
-        z = amp.ppt("cell", graphs.times, params=graphs.one())(h)
-        more, done = amp.cond(
-            amp.relabel(
+    with ag.Graph() as graph:
+        h = ag.phi("h")
+        z = ag.ppt("cell", graphs.times, params=graphs.one())(h)
+        more, done = ag.cond(
+            ag.relabel(
                 z,
                 lambda s: s.replace(t=s.t + 1),
             ),
             lambda s: s.t < s.n,
         )
         h.connect(
-            amp.pump("x", fields=("t", "n")),
+            ag.pump("x", fields=("t", "n")),
             more,
         )
-        amp.loss("loss", graphs.square)(
-            amp.relabel(done, lambda s: s.drop("t", "n")),
-            amp.pump("label"),
+        ag.loss("loss", graphs.square)(
+            ag.relabel(done, lambda s: s.drop("t", "n")),
+            ag.pump("label"),
         )
     assert graph.nodes["relabel2"].outputs[0].type.fields == ()
     data = []
     for n in (1, 2, 5):
-        data.append({"x": amp.messages([1.0 + n], t=0, n=n), "label": np.float32(0.5)})
+        data.append({"x": ag.messages([1.0 + n], t=0, n=n), "label": np.float32(0.5)})
     params = init_params(graph)
 
     def by_hand(p):
@@ -112,11 +110,11 @@ def test_a_loop_is_left_with_the_state_of_the_instance_alone(schedule):
 def test_a_join_refuses_messages_that_have_become_equal():
     graph = one_wire(
         Coarser(2, 1),
-        lambda w: amp.loss("loss", graphs.square, join=("instance", "t"))(
-            w, amp.pump("y", fields=("t",))
+        lambda w: ag.loss("loss", graphs.square, join=("instance", "t"))(
+            w, ag.pump("y", fields=("t",))
         ),
     )
-    data = [{"x": amp.messages([1.0, 2.0], t=[0, 1], u=0), "y": amp.messages([1.0], t=0)}]
+    data = [{"x": ag.messages([1.0, 2.0], t=[0, 1], u=0), "y": ag.messages([1.0], t=0)}]
     text = r"node `loss`, port coarser: expected one message per key, got a second one with State\(instance=0, t=0, v=0\)"
     with pytest.raises(MessageError, match=text):
         Engine(graph, None, Schedule()).run(data)

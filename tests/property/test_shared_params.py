@@ -15,6 +15,7 @@ from support.effort import NIGHTLY, examples
 from support.laws import Engine, Schedule, assert_gradients, assert_parity, frozen, schedules
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.engine.parameters import ParameterStore
 from ampjax.testing import init_params, reference
 
@@ -93,10 +94,10 @@ def test_synchronous_training_is_optax_on_the_tied_model(schedule, gradient):
 @functools.cache
 def beside():
     """Both nodes work on the same row: fused, each dispatch brings twice its rows."""
-    with amp.Graph() as g:
-        x = amp.ppt("first", graphs.times, params=graphs.one())(amp.pump("x"))
-        y = amp.ppt("second", lambda p, x: jnp.sin(p * x), params_of="first")(x)
-        amp.loss("loss", graphs.square)(y, amp.pump("label"))
+    with ag.Graph() as g:
+        x = ag.ppt("first", graphs.times, params=graphs.one())(ag.pump("x"))
+        y = ag.ppt("second", lambda p, x: jnp.sin(p * x), params_of="first")(x)
+        ag.loss("loss", graphs.square)(y, ag.pump("label"))
     return g
 
 
@@ -150,16 +151,16 @@ def test_nothing_is_left_to_compile_after_warming_up():
 @functools.cache
 def over_edges():
     """Both kinds of edges, and the nodes behind them, compute with one vector."""
-    with amp.Graph() as g:
-        rows = amp.pump("rows", (2,), ragged=True)
-        edges = amp.topology("edges")
-        wires = amp.distribute(rows, edges, 2)
-        first = amp.ppt("edge0", chains.scale, params=chains.one())(wires[0])
-        second = amp.ppt("edge1", lambda p, x: 2 * p * x, params_of="edge0")(wires[1])
-        new = amp.ppt("update", chains.update, params_of=first)(
-            amp.collect([first, second], edges), rows
+    with ag.Graph() as g:
+        rows = ag.pump("rows", (2,), ragged=True)
+        edges = ag.topology("edges")
+        wires = ag.distribute(rows, edges, 2)
+        first = ag.ppt("edge0", chains.scale, params=chains.one())(wires[0])
+        second = ag.ppt("edge1", lambda p, x: 2 * p * x, params_of="edge0")(wires[1])
+        new = ag.ppt("update", chains.update, params_of=first)(
+            ag.collect([first, second], edges), rows
         )
-        amp.loss("loss", lambda v: jnp.sum(v * v))(amp.reduce("sum", jax.ops.segment_sum, new))
+        ag.loss("loss", lambda v: jnp.sum(v * v))(ag.reduce("sum", jax.ops.segment_sum, new))
     return g
 
 
@@ -180,15 +181,15 @@ def copied():
     """Each of two copies of a part has an owner and a node that shares with it; a node outside has what both begin with."""
 
     def part(x):
-        x = amp.ppt("inner", graphs.times, params_of="outer")(x)
-        x = amp.ppt("first", graphs.times, params=graphs.one())(x)
-        return amp.ppt("second", lambda p, x: jnp.sin(p * x), params_of="first")(x)
+        x = ag.ppt("inner", graphs.times, params_of="outer")(x)
+        x = ag.ppt("first", graphs.times, params=graphs.one())(x)
+        return ag.ppt("second", lambda p, x: jnp.sin(p * x), params_of="first")(x)
 
-    with amp.Graph() as g:
-        x = amp.ppt("outer", graphs.times, params=graphs.one())(amp.pump("x"))
-        amp.loss("loss", graphs.square)(
-            amp.replicate(part, 2)(x),
-            amp.pump("label"),
+    with ag.Graph() as g:
+        x = ag.ppt("outer", graphs.times, params=graphs.one())(ag.pump("x"))
+        ag.loss("loss", graphs.square)(
+            ag.replicate(part, 2)(x),
+            ag.pump("label"),
         )
     return g
 

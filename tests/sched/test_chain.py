@@ -5,7 +5,7 @@ import pytest
 from support import chains
 from support.control import admit, drain, plan_for, scheduler_for
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import MessageError
 from ampjax.plan.stage_kinds import EDGES
 
@@ -23,20 +23,20 @@ def names(
 
 def two_ends(other_topology=False, seen=False, edge_options=None, kinds=2):
     """A distribute and a collect, perhaps by another topology; perhaps what is distributed goes elsewhere, too."""
-    with amp.Graph() as g:
-        rows = amp.pump("rows", (2,), ragged=True)
-        edges = amp.topology("edges")
-        wires = amp.distribute(rows, edges, kinds, name="out")
+    with ag.Graph() as g:
+        rows = ag.pump("rows", (2,), ragged=True)
+        edges = ag.topology("edges")
+        wires = ag.distribute(rows, edges, kinds, name="out")
         sent = []
         for k, w in enumerate(wires):
-            sent.append(amp.ppt(f"edge{k}", chains.scale, params=chains.one())(w))
+            sent.append(ag.ppt(f"edge{k}", chains.scale, params=chains.one())(w))
         if seen:
-            amp.sink("seen", sent[0])
-        amp.sink(
+            ag.sink("seen", sent[0])
+        ag.sink(
             "all",
-            amp.collect(
+            ag.collect(
                 sent,
-                amp.topology("others") if other_topology else edges,
+                ag.topology("others") if other_topology else edges,
                 name="in",
             ),
         )
@@ -92,14 +92,14 @@ def test_workers():
 
 
 def test_rows_from_elsewhere_join_the_stage_as_ports():
-    with amp.Graph() as g:
-        rows, more = (amp.pump(name, (2,), ragged=True) for name in ("rows", "more"))
-        edges = amp.topology("edges")
-        sent = amp.distribute(rows, edges, 1, name="out")
-        a = amp.collect(sent, edges, name="in")
-        amp.sink(
+    with ag.Graph() as g:
+        rows, more = (ag.pump(name, (2,), ragged=True) for name in ("rows", "more"))
+        edges = ag.topology("edges")
+        sent = ag.distribute(rows, edges, 1, name="out")
+        a = ag.collect(sent, edges, name="in")
+        ag.sink(
             "end",
-            amp.npt("meet", lambda a, x: a * x)(a, more),
+            ag.npt("meet", lambda a, x: a * x)(a, more),
         )
     (stage,) = (s for s in plan_for(g, fuse=True).stages if s.kind is EDGES)
     assert [port.name for port in stage.ports] == ["rows", "more"] and stage.aligned
@@ -114,14 +114,14 @@ def run(data, **settings):
 def test_a_dispatch_holds_its_edges_way_by_way():
     rng = np.random.default_rng(0)
     data = [chains.instance(rng, n, 0) for n in (3, 2)]
-    data[0]["edges"] = amp.Topology.from_edges(
+    data[0]["edges"] = ag.Topology.from_edges(
         [0, 2, 1],
         [1, 0, 1],
         [1, 0, 1],
         3,
         2,
     )
-    data[1]["edges"] = amp.Topology.from_edges(
+    data[1]["edges"] = ag.Topology.from_edges(
         [1, 0],
         [0, 0],
         [0, 1],
@@ -183,17 +183,17 @@ def test_an_interval_of_edges_is_kept():
 @pytest.mark.parametrize(
     "topology, said",
     [
-        (amp.Topology.from_edges([0], [0], [0], 3, 1), r"2 gather maps, one per output, got 1"),
+        (ag.Topology.from_edges([0], [0], [0], 3, 1), r"2 gather maps, one per output, got 1"),
         (
-            amp.Topology((np.array([0]), np.array([], int)), (np.array([0]),), 3),
+            ag.Topology((np.array([0]), np.array([], int)), (np.array([0]),), 3),
             r"scatter maps of \[1, 0\] places",
         ),
         (
-            amp.Topology.from_edges([5], [0], [0], 3, 2),
+            ag.Topology.from_edges([5], [0], [0], 3, 2),
             r"row numbers below 3, the rows of the message, got 5",
         ),
         (
-            amp.Topology.from_edges([0], [0], [0], 4, 2),
+            ag.Topology.from_edges([0], [0], [0], 4, 2),
             r"3 rows, as the message that is distributed, got 4",
         ),
     ],

@@ -11,6 +11,7 @@ from support.control import admit, assert_empty, columns, drain, plan_for, sched
 from support.effort import examples
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import LimitError
 from ampjax.plan.stages import HOST
 from ampjax.sched.decisions.policy import POLICIES
@@ -322,10 +323,10 @@ def test_arenas_start_at_their_capacity():
 
 
 def test_rows_that_sinks_alone_need_are_not_kept_for_losses():
-    with amp.Graph() as g:
-        y = amp.ppt("f", amp.nn.Linear(3, 2))(amp.pump("x", (3,)))
-        amp.sink("y", y)
-        amp.loss("loss", lambda y: (y**2).sum())(y)
+    with ag.Graph() as g:
+        y = ag.ppt("f", amp.nn.Linear(3, 2))(ag.pump("x", (3,)))
+        ag.sink("y", y)
+        ag.loss("loss", lambda y: (y**2).sum())(y)
     plan = plan_for(g, fuse=True)
     data = [{"x": np.zeros(3, np.float32)}] * 4
     key = (0, (2,), "float32")

@@ -8,6 +8,7 @@ from support import graphs
 from support.control import admit, drain, field, plan_for, scheduler_for
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.plan.stage_kinds import ROWS
 from ampjax.plan.stages import HOST
 
@@ -101,12 +102,12 @@ def test_training_reaches_no_sink():
 
 
 def test_what_a_sink_sees_beside_another_layer_is_computed_once():
-    with amp.Graph() as g:
-        hidden = amp.ppt("inner", amp.nn.Linear(2, 3))(amp.pump("x", (2,)))
-        amp.sink("see hidden", hidden)
-        amp.sink(
+    with ag.Graph() as g:
+        hidden = ag.ppt("inner", amp.nn.Linear(2, 3))(ag.pump("x", (2,)))
+        ag.sink("see hidden", hidden)
+        ag.sink(
             "y",
-            amp.ppt("outer", amp.nn.Linear(3, 1))(hidden),
+            ag.ppt("outer", amp.nn.Linear(3, 1))(hidden),
         )
     assert sorted(names(plan_for(g, fuse=True), "rows")) == ["inner", "outer"]
 
@@ -123,34 +124,34 @@ def test_nodes_of_different_workers_are_not_fused():
 
 @pytest.mark.parametrize("options", [{"max_dispatch_size": 4}, {"weights": "stashed"}])
 def test_nodes_with_different_options_are_not_fused(options):
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.ppt("f", graphs.times, params=1.0)(x)
-        y = amp.ppt("g", graphs.times, params=1.0, **options)(y)
-        amp.loss("loss", graphs.square)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.ppt("f", graphs.times, params=1.0)(x)
+        y = ag.ppt("g", graphs.times, params=1.0, **options)(y)
+        ag.loss("loss", graphs.square)(y, label)
     assert not any("f+g" in name for name in names(plan_for(g, fuse=True)))
 
 
 def test_a_node_with_two_consumers_in_different_stages_stays_alone():
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        y = amp.npt("f", jnp.sin)(x)
-        amp.sink("seen", y)
-        amp.sink("again", amp.npt("g", jnp.cos)(y))
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        y = ag.npt("f", jnp.sin)(x)
+        ag.sink("seen", y)
+        ag.sink("again", ag.npt("g", jnp.cos)(y))
     assert names(plan_for(g, fuse=True)) == ["f", "seen", "g", "again"]
 
 
 def combined(first):
     """`combine` joins by instance a wire with the field `t` and one without; the fused node feeds one of the two ports."""
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        y = amp.pump("y", fields=("t",))
-        f = amp.npt("f", jnp.sin)(x)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        y = ag.pump("y", fields=("t",))
+        f = ag.npt("f", jnp.sin)(x)
         wires = (y, f) if first == "y" else (f, y)
-        amp.sink(
+        ag.sink(
             "z",
-            amp.npt("combine", lambda a, b: a + b, join=("instance",))(*wires),
+            ag.npt("combine", lambda a, b: a + b, join=("instance",))(*wires),
         )
     return g
 
@@ -160,7 +161,7 @@ def test_fusing_never_changes_a_state(first):
     g = combined(first)
     instance = {
         "x": np.float32(1),
-        "y": amp.messages(np.ones(1, np.float32), t=5),
+        "y": ag.messages(np.ones(1, np.float32), t=5),
     }
     seen = {}
     for fuse in (True, False):
@@ -186,10 +187,10 @@ def test_a_port_that_pumps_and_nodes_both_feed_lies_on_the_device():
 
 
 def test_a_pumped_wire_that_two_workers_use_stays_on_the_host():
-    with amp.Graph() as g:
-        x = amp.pump("x")
+    with ag.Graph() as g:
+        x = ag.pump("x")
         for i in range(2):
-            amp.sink(f"s{i}", amp.npt(f"f{i}", jnp.sin)(x))
+            ag.sink(f"s{i}", ag.npt(f"f{i}", jnp.sin)(x))
     plan = plan_for(
         g,
         {"f0": 0, "s0": 0, "f1": 1, "s1": 1},
@@ -264,16 +265,16 @@ def test_a_group_lies_where_its_consumer_is():
 
 
 def test_a_group_of_pumped_members_lies_on_the_host():
-    with amp.Graph() as g:
-        x = amp.pump("x", fields=("i",))
-        rows = amp.group(
+    with ag.Graph() as g:
+        x = ag.pump("x", fields=("i",))
+        rows = ag.group(
             x,
             size=lambda s: np.full(len(s), 2),
             name="rows",
         )
-        amp.sink(
+        ag.sink(
             "sum",
-            amp.reduce("total", jax.ops.segment_sum, rows),
+            ag.reduce("total", jax.ops.segment_sum, rows),
         )
     plan = plan_for(g)
     assert stage(plan, "total").ports[0].space == HOST and stage(plan, "rows").space == HOST
@@ -281,22 +282,22 @@ def test_a_group_of_pumped_members_lies_on_the_host():
 
 
 def test_a_group_of_pumped_and_computed_members_lies_on_the_device():
-    with amp.Graph() as g:
-        x = amp.pump("x", fields=("i",))
-        y = amp.pump("y", fields=("i",))
-        members = amp.phi(
+    with ag.Graph() as g:
+        x = ag.pump("x", fields=("i",))
+        y = ag.pump("y", fields=("i",))
+        members = ag.phi(
             "both",
             x,
-            amp.npt("f", jnp.sin)(y),
+            ag.npt("f", jnp.sin)(y),
         )
-        rows = amp.group(
+        rows = ag.group(
             members,
             size=lambda s: np.full(len(s), 2),
             name="rows",
         )
-        amp.sink(
+        ag.sink(
             "sum",
-            amp.reduce("total", jax.ops.segment_sum, rows),
+            ag.reduce("total", jax.ops.segment_sum, rows),
         )
     plan = plan_for(g)
     assert stage(plan, "total").ports[0].space == 0

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from support import graphs
 from support.control import admit, drain, plan_for, scheduler_for
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.parameter_changes import Average, Contribute, Merge, ReplicaSync, Update
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
@@ -15,11 +15,11 @@ from ampjax.sched.updates.replica_sync import ReplicaGroups
 
 
 def copies(n):
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.replicate(amp.ppt("g", graphs.times, params=graphs.one()), n)(x)
-        amp.loss("loss", graphs.square)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.replicate(ag.ppt("g", graphs.times, params=graphs.one()), n)(x)
+        ag.loss("loss", graphs.square)(y, label)
     return g
 
 

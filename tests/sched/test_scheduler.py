@@ -18,7 +18,7 @@ from support.control import (
     tell,
 )
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import DeadlockError, InvariantError, LimitError, MessageError
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.parameter_changes import Average, ReplicaSync, Update
@@ -225,10 +225,10 @@ def test_outputs_of_one_node_are_answered_together():
 
 
 def test_a_sink_answers_with_a_zero_gradient_in_training():
-    with amp.Graph() as g:
-        amp.sink(
+    with ag.Graph() as g:
+        ag.sink(
             "end",
-            amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x")),
+            ag.ppt("f", graphs.times, params=graphs.one())(ag.pump("x")),
         )
     assert actions(g, [{"x": 1.0}, {"x": 2.0}]) == [
         "forward f [0, 1]",
@@ -241,8 +241,8 @@ def test_a_sink_answers_with_a_zero_gradient_in_training():
 
 
 def test_a_pump_that_goes_to_a_sink():
-    with amp.Graph() as g:
-        amp.sink("end", amp.pump("x"))
+    with ag.Graph() as g:
+        ag.sink("end", ag.pump("x"))
     assert actions(g, [{"x": 1.0}]) == []
     assert actions(g, [{"x": 1.0}], purpose="both") == ["infer end [0]"]
 
@@ -442,11 +442,11 @@ def test_intervals_and_a_flush_that_was_asked_for():
 
 
 def test_the_end_of_an_epoch_averages_replicas():
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(x)
-        amp.loss("loss", graphs.square)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), 2)(x)
+        ag.loss("loss", graphs.square)(y, label)
     s = scheduler_for(g, sync=ReplicaSync("epoch"))
     assert s.rounds.replicas.groups == {"f": ["f/0", "f/1"]}
     admit(s, graphs.chain_data(4))
@@ -462,11 +462,11 @@ def test_the_end_of_an_epoch_averages_replicas():
 
 
 def test_a_flush_merges_replicas_when_all_have_handed_in():
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 3)(x)
-        amp.loss("loss", graphs.square)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), 3)(x)
+        ag.loss("loss", graphs.square)(y, label)
     s = scheduler_for(
         g,
         {"f/1": 1},
@@ -733,7 +733,7 @@ def test_waiting_tells_of_open_groups():
         s,
         [
             {"rows": rows},
-            {"rows": rows, "size": amp.messages([0.0], n=3)},
+            {"rows": rows, "size": ag.messages([0.0], n=3)},
         ],
         ids=[0, 1],
         grows=True,
@@ -847,11 +847,11 @@ def test_staleness_counts_the_updates_between_forward_and_backward():
             r"pump `y`: expected one of the graph's pumps \['label', 'x'\], got an unknown name\. Name the pumps of the graph in the instance\.",
         ),
         (
-            {"x": amp.messages([1.0], t=0)},
+            {"x": ag.messages([1.0], t=0)},
             r"pump `x`: expected messages with the state fields \[\], got \['t'\]\. Pump each declared field, and no other\.",
         ),
         (
-            {"x": amp.messages([1.0, 2.0]), "label": 0.0},
+            {"x": ag.messages([1.0, 2.0]), "label": 0.0},
             r"node `loss`, port f0: expected one message per key, got a second one with State\(instance=0\)\. Make states unique with an isu, or join on more fields\.",
         ),
     ],
@@ -883,7 +883,7 @@ def test_ragged_inputs_that_do_not_fit_each_other():
     s = scheduler_for(graphs.repeating())
     instance = {
         **graphs.repeating_instance(3),
-        "rows": amp.messages(
+        "rows": ag.messages(
             np.zeros(2, np.float32),
             sizes=[2],
             n=3,
@@ -903,19 +903,19 @@ def test_ragged_inputs_that_do_not_fit_each_other():
             r"node `out`: expected a topology on pump `maps` before the message, got none for this instance\. Pump the topology with the instance\.",
         ),
         (
-            amp.Topology(([0],), ([0],), 2),
+            ag.Topology(([0],), ([0],), 2),
             r"node `out`, topology `maps`: expected 2 gather maps, one per output, got 1\. Make the Topology with one map per wire\.",
         ),
         (
-            amp.Topology(([0], [2]), ([0], [0]), 2),
+            ag.Topology(([0], [2]), ([0], [0]), 2),
             r"node `out`, topology `maps`: expected row numbers below 2, the rows of the message, got 2\. Give the message a row for each node of the topology\.",
         ),
         (
-            amp.Topology(([0], [1]), ([0], []), 2),
+            ag.Topology(([0], [1]), ([0], []), 2),
             r"node `in`, topology `maps`: expected a scatter map of 1 places for port edge1, got 0 places\. Make the Topology with one place per row\.",
         ),
         (
-            amp.Topology(([0], [1]), ([0],), 2),
+            ag.Topology(([0], [1]), ([0],), 2),
             r"node `in`, topology `maps`: expected a scatter map of 1 places for port edge1, got 1 maps\. Make the Topology with one place per row\.",
         ),
     ],
@@ -937,8 +937,8 @@ def test_topologies_that_do_not_fit(topology, text):
 
 def bad(make):
     """A graph whose cond, isu or flatmap goes wrong for instances above 50 only."""
-    with amp.Graph() as g:
-        make(amp.npt("f", lambda x: x)(amp.pump("x", fields=("t",))))
+    with ag.Graph() as g:
+        make(ag.npt("f", lambda x: x)(ag.pump("x", fields=("t",))))
     return g
 
 
@@ -949,7 +949,7 @@ def late(good, wrong):
 
 def ends(wires):
     for i, wire in enumerate(wires):
-        amp.sink(f"end{i}", wire)
+        ag.sink(f"end{i}", wire)
 
 
 def fail(s, *i):
@@ -958,25 +958,25 @@ def fail(s, *i):
 
 STATE_MISTAKES = {
     "a function that raises": (
-        lambda w: ends(amp.cond(w, late(lambda s: s.t < 9, fail), name="c")),
+        lambda w: ends(ag.cond(w, late(lambda s: s.t < 9, fail), name="c")),
         r"node `c`, condition: expected a state function that works for every state, got KeyError: 'what', for State\(instance=0, t=99\)\. Let the function give a result for this state: it is called for all states that reach the node\.",
     ),
     "an output outside": (
-        lambda w: ends(amp.cond(w, late(lambda s: s.t * 0, lambda s: s.t * 0 + 2), name="c")),
+        lambda w: ends(ag.cond(w, late(lambda s: s.t * 0, lambda s: s.t * 0 + 2), name="c")),
         r"node `c`, condition: expected an output's number in \[0, 2\), got 2 for State\(instance=0, t=99\)\. Mend the condition, or give the cond more outputs\.",
     ),
     "floats": (
-        lambda w: ends(amp.cond(w, late(lambda s: s.t * 0, lambda s: s.t / 2), name="c")),
+        lambda w: ends(ag.cond(w, late(lambda s: s.t * 0, lambda s: s.t / 2), name="c")),
         r"node `c`, condition: expected integers or truth values, got float64\. States are integers: use `//` instead of `/`, or cast\.",
     ),
     "another length": (
-        lambda w: ends(amp.cond(w, late(lambda s: s.t * 0, lambda s: np.zeros(3, int)), name="c")),
+        lambda w: ends(ag.cond(w, late(lambda s: s.t * 0, lambda s: np.zeros(3, int)), name="c")),
         r"node `c`, condition: expected a scalar or 1 values, one per message, got shape \(3,\)\. Return one value per message\.",
     ),
     "a negative count": (
         lambda w: ends(
             [
-                amp.flatmap(
+                ag.flatmap(
                     w,
                     late(
                         lambda s: s.t * 0,
@@ -992,7 +992,7 @@ STATE_MISTAKES = {
     "other fields": (
         lambda w: ends(
             [
-                amp.isu(
+                ag.isu(
                     w,
                     late(
                         lambda s: s.replace(u=s.t),
@@ -1006,11 +1006,11 @@ STATE_MISTAKES = {
         r"node `u`: expected states with the fields \['t', 'u'\], as when the graph was built, got State\(instance=0, t=99\)\. Let the function return the same fields for every state\.",
     ),
     "other fields of a relabel": (
-        lambda w: ends([amp.relabel(w, late(lambda s: s.drop("t"), lambda s: s), name="u")]),
+        lambda w: ends([ag.relabel(w, late(lambda s: s.drop("t"), lambda s: s), name="u")]),
         r"node `u`: expected states with the fields \[\], as when the graph was built, got State\(instance=0, t=99\)\. Let the function return the same fields for every state\.",
     ),
     "no state": (
-        lambda w: ends([amp.isu(w, late(lambda s: s, lambda s: 3), lambda s: s, name="u")]),
+        lambda w: ends([ag.isu(w, late(lambda s: s, lambda s: 3), lambda s: s, name="u")]),
         r"node `u`: expected states with the fields \['t'\], as when the graph was built, got 3\. Let the function return the same fields for every state\.",
     ),
 }
@@ -1022,13 +1022,13 @@ def test_state_functions_that_go_wrong_at_run_time(make_text):
     s = scheduler_for(bad(make))
     admit(
         s,
-        [{"x": amp.messages([1.0], t=3)}],
+        [{"x": ag.messages([1.0], t=3)}],
     )
     drain(s)
     with pytest.raises(MessageError, match=text):
         admit(
             s,
-            [{"x": amp.messages([1.0], t=99)}],
+            [{"x": ag.messages([1.0], t=99)}],
             ids=[0],
         )
         drain(s)

@@ -7,6 +7,7 @@ from support import formulas as f
 from support.cells import CROSS, Cases, Problem, body, mapped
 
 import ampjax as amp
+import ampjax.graphs as ag
 from experiments.by_hand import ggnn_graph, mixture_graph, tagger_graph, tree_lstm_graph
 from experiments.models import act, ggnn, mixture, permutation, tagger, tiled, tree_lstm
 from experiments.models.layers.bernoulli import bernoulli
@@ -67,12 +68,12 @@ def table(hidden, rows, inputs):
 def tiled_layer(hidden, rows, inputs):
     one = tiled.Tile(hidden, 9, 2 * hidden, True)
     other = tiled.Tile(hidden, 9, 2 * hidden, False)
-    with amp.Graph() as graph:
-        amp.sink(
+    with ag.Graph() as graph:
+        ag.sink(
             "y",
             tiled.tiled_linear(
                 "t",
-                amp.pump("x", (2 * hidden,)),
+                ag.pump("x", (2 * hidden,)),
                 2 * hidden,
                 9,
                 2,

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-import ampjax as amp
+import ampjax.graphs as ag
 
 CROSS = tuple(product((5, 64, 150, 300), (1, 7, 64, 512)))
 PAIRS = (
@@ -106,7 +106,7 @@ def mapped(body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def body(
-    graph: amp.Graph,
+    graph: ag.Graph,
     node: str,
 ) -> Callable[..., Any]:
     """What a node of a model computes: `apply(params, *inputs)`, or a reduction."""

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import ampjax as amp
+import ampjax.graphs as ag
 
 FEATURES = 2
 
@@ -40,42 +40,42 @@ def propagation(
 
     `options` are those of the first edge node.
     """
-    with amp.Graph() as g:
-        rows = amp.pump(
+    with ag.Graph() as g:
+        rows = ag.pump(
             "rows",
             (FEATURES,),
             fields=("t",),
             ragged=True,
         )
-        edges = amp.topology("edges")
-        label = amp.pump("label", (FEATURES,))
-        h = amp.phi("h")
-        wires = amp.distribute(h, edges, kinds, name="out")
+        edges = ag.topology("edges")
+        label = ag.pump("label", (FEATURES,))
+        h = ag.phi("h")
+        wires = ag.distribute(h, edges, kinds, name="out")
         bodies = []
         for k in range(kinds):
-            bodies.append(amp.ppt(f"edge{k}", edge, params=one(), **(options if k == 0 else {})))
-        a = amp.collect(
+            bodies.append(ag.ppt(f"edge{k}", edge, params=one(), **(options if k == 0 else {})))
+        a = ag.collect(
             [body(wire) for body, wire in zip(bodies, wires, strict=True)],
             edges,
             name="in",
         )
-        new = amp.ppt("update", update, params=0.5 * one(), join=join)(
+        new = ag.ppt("update", update, params=0.5 * one(), join=join)(
             a,
             h,
         )
-        new = amp.isu(
+        new = ag.isu(
             new,
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        more, done = amp.cond(new, lambda s: s.t < steps)
+        more, done = ag.cond(new, lambda s: s.t < steps)
         h.connect(
-            amp.ppt("encode", scale, params=one())(rows),
+            ag.ppt("encode", scale, params=one())(rows),
             more,
         )
-        total = amp.reduce("sum", jax.ops.segment_sum, done)
-        amp.sink("total", total)
-        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
+        total = ag.reduce("sum", jax.ops.segment_sum, done)
+        ag.sink("total", total)
+        ag.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
             total,
             label,
         )
@@ -94,12 +94,12 @@ def instance(rng, n_rows, n_edges, kinds=2):
         ends = np.zeros((2, 0), np.int64)
     of = rng.integers(0, kinds, ends.shape[1])
     return {
-        "rows": amp.messages(
+        "rows": ag.messages(
             rng.normal(size=(n_rows, FEATURES)).astype(np.float32),
             sizes=[n_rows],
             t=0,
         ),
-        "edges": amp.Topology.from_edges(*ends, of, n_rows, kinds),
+        "edges": ag.Topology.from_edges(*ends, of, n_rows, kinds),
         "label": rng.normal(size=FEATURES).astype(np.float32),
     }
 
@@ -117,7 +117,7 @@ def odd_instances(kinds=2):
         (6, 12),
     ]
     found = [instance(rng, *shape, kinds) for shape in shapes]
-    found[4]["edges"] = amp.Topology.from_edges(
+    found[4]["edges"] = ag.Topology.from_edges(
         [0, 1, 2],
         [1, 1, 0],
         [0, 0, 0],

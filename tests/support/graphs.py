@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import ampjax as amp
+import ampjax.graphs as ag
 
 
 def times(p, x):
@@ -26,22 +27,22 @@ def one():
 @functools.cache
 def chain(n=2, **options):
     """`x -> f0 -> f1 -> ... -> loss`, joined with `label`."""
-    with amp.Graph() as g:
-        wire = amp.pump("x")
-        label = amp.pump("label")
+    with ag.Graph() as g:
+        wire = ag.pump("x")
+        label = ag.pump("label")
         for i in range(n):
-            wire = amp.ppt(f"f{i}", times, params=one(), **options)(wire)
-        amp.loss("loss", square)(wire, label)
+            wire = ag.ppt(f"f{i}", times, params=one(), **options)(wire)
+        ag.loss("loss", square)(wire, label)
     return g
 
 
 def replicated_chain():
     """A node with three replicas, and one behind it."""
-    with amp.Graph() as graph:
-        copies = amp.replicate(amp.ppt("copied", times, params=one()), 3)(amp.pump("x"))
-        amp.loss("loss", square)(
-            amp.ppt("after", times, params=one())(copies),
-            amp.pump("label"),
+    with ag.Graph() as graph:
+        copies = ag.replicate(ag.ppt("copied", times, params=one()), 3)(ag.pump("x"))
+        ag.loss("loss", square)(
+            ag.ppt("after", times, params=one())(copies),
+            ag.pump("label"),
         )
     return graph
 
@@ -56,69 +57,69 @@ def chain_data(n):
 @functools.cache
 def rnn(features=4):
     """The paper's figure 2, token by token: a loop over `t` up to `length`."""
-    with amp.Graph() as g:
-        tokens = amp.pump("tokens", dtype="int32", fields=("t", "length"))
-        h0 = amp.pump(
+    with ag.Graph() as g:
+        tokens = ag.pump("tokens", dtype="int32", fields=("t", "length"))
+        h0 = ag.pump(
             "h0",
             (features,),
             fields=("t", "length"),
         )
-        label = amp.pump("label", dtype="int32")
-        h = amp.phi("h")
-        x = amp.ppt("embed", amp.nn.Embed(5, features))(tokens)
-        z = amp.npt("tanh", jnp.tanh)(
-            amp.ppt("linear1", amp.nn.Linear(2 * features, features))(amp.concat(x, h))
+        label = ag.pump("label", dtype="int32")
+        h = ag.phi("h")
+        x = ag.ppt("embed", amp.nn.Embed(5, features))(tokens)
+        z = ag.npt("tanh", jnp.tanh)(
+            ag.ppt("linear1", amp.nn.Linear(2 * features, features))(ag.concat(x, h))
         )
-        z = amp.isu(
+        z = ag.isu(
             z,
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        more, done = amp.cond(
+        more, done = ag.cond(
             z,
             lambda s: s.t < s.length,
         )
         h.connect(h0, more)
-        logits = amp.ppt("linear2", amp.nn.Linear(features, 3))(done)
-        amp.loss("xent", xent, join=("instance",))(logits, label)
+        logits = ag.ppt("linear2", amp.nn.Linear(features, 3))(done)
+        ag.loss("xent", xent, join=("instance",))(logits, label)
     return g
 
 
 @functools.cache
 def tied(words=7, features=4, **options):
     """The embedding is the output layer, too: tokens are read in a loop, and the last state is compared with all words. `options` are the table's."""
-    with amp.Graph() as g:
-        tokens = amp.pump("tokens", dtype="int32", fields=("t", "n"))
-        h0 = amp.pump(
+    with ag.Graph() as g:
+        tokens = ag.pump("tokens", dtype="int32", fields=("t", "n"))
+        h0 = ag.pump(
             "h0",
             (features,),
             fields=("t", "n"),
         )
-        h = amp.phi("h")
-        embed = amp.ppt(
+        h = ag.phi("h")
+        embed = ag.ppt(
             "embed",
             lambda p, i: p[i],
             params=lambda k: jax.random.normal(k, (words, features)),
             **options,
         )
-        z = amp.npt("cell", lambda x, h: jnp.tanh(x + 0.5 * h))(
+        z = ag.npt("cell", lambda x, h: jnp.tanh(x + 0.5 * h))(
             embed(tokens),
             h,
         )
-        more, done = amp.cond(
-            amp.relabel(
+        more, done = ag.cond(
+            ag.relabel(
                 z,
                 lambda s: s.replace(t=s.t + 1),
             ),
             lambda s: s.t < s.n,
         )
         h.connect(h0, more)
-        last = amp.relabel(done, lambda s: s.drop("t", "n"))
-        logits = amp.ppt("words", lambda p, h: p @ h, params_of=embed)(last)
-        amp.sink("logits", logits)
-        amp.loss("xent", xent)(
+        last = ag.relabel(done, lambda s: s.drop("t", "n"))
+        logits = ag.ppt("words", lambda p, h: p @ h, params_of=embed)(last)
+        ag.sink("logits", logits)
+        ag.loss("xent", xent)(
             logits,
-            amp.pump("label", dtype="int32"),
+            ag.pump("label", dtype="int32"),
         )
     return g
 
@@ -129,12 +130,12 @@ def tied_data(lengths, words=7, features=4):
     for n in lengths:
         result.append(
             {
-                "tokens": amp.messages(
+                "tokens": ag.messages(
                     rng.integers(0, words, n),
                     t=np.arange(n),
                     n=n,
                 ),
-                "h0": amp.messages(
+                "h0": ag.messages(
                     np.zeros((1, features), np.float32),
                     t=0,
                     n=n,
@@ -148,17 +149,17 @@ def tied_data(lengths, words=7, features=4):
 @functools.cache
 def with_sinks():
     """Two layers and a loss; sinks see what each layer makes, and what comes in."""
-    with amp.Graph() as g:
-        x = amp.pump("x", (2,))
-        label = amp.pump("label")
-        hidden = amp.npt("tanh", jnp.tanh)(amp.ppt("inner", amp.nn.Linear(2, 3))(x))
-        y = amp.ppt("outer", amp.nn.Linear(3, 1))(hidden)
-        amp.loss("loss", lambda y, label: (y[0] - label) ** 2)(
+    with ag.Graph() as g:
+        x = ag.pump("x", (2,))
+        label = ag.pump("label")
+        hidden = ag.npt("tanh", jnp.tanh)(ag.ppt("inner", amp.nn.Linear(2, 3))(x))
+        y = ag.ppt("outer", amp.nn.Linear(3, 1))(hidden)
+        ag.loss("loss", lambda y, label: (y[0] - label) ** 2)(
             y,
             label,
         )
         for name, wire in (("input", x), ("hidden", hidden), ("y", y)):
-            amp.sink(f"see {name}", wire)
+            ag.sink(f"see {name}", wire)
     return g
 
 
@@ -186,12 +187,12 @@ def labelled_data(n, seed=0):
 def rnn_instance(length, features=4, seed=0):
     rng = np.random.default_rng((seed, length))
     return {
-        "tokens": amp.messages(
+        "tokens": ag.messages(
             rng.integers(0, 5, length),
             t=np.arange(length),
             length=length,
         ),
-        "h0": amp.messages(
+        "h0": ag.messages(
             np.zeros((1, features), np.float32),
             t=0,
             length=length,
@@ -207,51 +208,51 @@ def rnn_data(lengths, features=4):
 @functools.cache
 def diamond():
     """A cond to `even` or `odd` and a phi behind them."""
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        a, b = amp.cond(
-            amp.ppt("first", times, params=one())(x),
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        a, b = ag.cond(
+            ag.ppt("first", times, params=one())(x),
             lambda s: s.instance % 2 == 0,
         )
-        y = amp.phi(
+        y = ag.phi(
             "join",
-            amp.ppt("even", times, params=one())(a),
-            amp.npt("odd", jnp.sin)(b),
+            ag.ppt("even", times, params=one())(a),
+            ag.npt("odd", jnp.sin)(b),
         )
-        amp.loss("loss", square)(y, label)
+        ag.loss("loss", square)(y, label)
     return g
 
 
 @functools.cache
 def fan_out(n=3):
     """One node whose output `n` others use; their results are added."""
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.ppt("first", times, params=one())(x)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.ppt("first", times, params=one())(x)
         parts = []
         for i in range(n):
-            parts.append(amp.ppt(f"b{i}", times, params=one())(y))
-        total = amp.npt("add", lambda *xs: sum(xs))(*parts)
-        amp.loss("loss", square)(total, label)
+            parts.append(ag.ppt(f"b{i}", times, params=one())(y))
+        total = ag.npt("add", lambda *xs: sum(xs))(*parts)
+        ag.loss("loss", square)(total, label)
     return g
 
 
 @functools.cache
 def flat():
     """`count` copies of a message, each with its own number, and a loss on each."""
-    with amp.Graph() as g:
-        x = amp.pump("x", fields=("count",))
-        label = amp.pump("label", fields=("count", "i"))
-        y = amp.ppt("first", times, params=one())(x)
-        copies = amp.flatmap(
+    with ag.Graph() as g:
+        x = ag.pump("x", fields=("count",))
+        label = ag.pump("label", fields=("count", "i"))
+        y = ag.ppt("first", times, params=one())(x)
+        copies = ag.flatmap(
             y,
             lambda s: s.count,
             lambda s, i: s.replace(i=i),
         )
-        amp.loss("loss", square)(
-            amp.ppt("each", times, params=one())(copies),
+        ag.loss("loss", square)(
+            ag.ppt("each", times, params=one())(copies),
             label,
         )
     return g
@@ -260,29 +261,29 @@ def flat():
 def flat_instance(count):
     labels = np.zeros(count, np.float32)
     return {
-        "x": amp.messages(np.ones(1, np.float32), count=count),
-        "label": amp.messages(labels, count=count, i=np.arange(count)),
+        "x": ag.messages(np.ones(1, np.float32), count=count),
+        "label": ag.messages(labels, count=count, i=np.arange(count)),
     }
 
 
 @functools.cache
 def grouping():
     """The rows of a ragged pump go one by one through `row`, are grouped again (opened by size) and summed."""
-    with amp.Graph() as g:
-        rows = amp.pump("rows", (2,), ragged=True)
-        size = amp.pump("size", fields=("n",))
-        label = amp.pump("label")
-        singles = amp.ungroup(rows, "i")
-        done = amp.ppt("row", times, params=one())(singles)
-        back = amp.group(
+    with ag.Graph() as g:
+        rows = ag.pump("rows", (2,), ragged=True)
+        size = ag.pump("size", fields=("n",))
+        label = ag.pump("label")
+        singles = ag.ungroup(rows, "i")
+        done = ag.ppt("row", times, params=one())(singles)
+        back = ag.group(
             done,
             size=lambda s: s.n,
             opener=size,
             name="back",
         )
-        total = amp.reduce("total", jax.ops.segment_sum, back)
-        out = amp.ppt("out", lambda p, v: p * v.sum(), params=one())(total)
-        amp.loss("loss", square, join=("instance",))(out, label)
+        total = ag.reduce("total", jax.ops.segment_sum, back)
+        out = ag.ppt("out", lambda p, v: p * v.sum(), params=one())(total)
+        ag.loss("loss", square, join=("instance",))(out, label)
     return g
 
 
@@ -290,7 +291,7 @@ def grouping_instance(n, seed=0):
     rows = np.random.default_rng((seed, n)).normal(size=(n, 2)).astype(np.float32)
     return {
         "rows": rows,
-        "size": amp.messages(np.zeros(1, np.float32), n=n),
+        "size": ag.messages(np.zeros(1, np.float32), n=n),
         "label": np.float32(1.0),
     }
 
@@ -298,22 +299,22 @@ def grouping_instance(n, seed=0):
 @functools.cache
 def molecule(kinds=2, features=2):
     """One round of messages along the edges of a graph, summed at the atoms, then over the atoms."""
-    with amp.Graph() as g:
-        atoms = amp.pump("atoms", (features,), ragged=True)
-        maps = amp.topology("maps")
-        label = amp.pump("label")
-        h = amp.ppt("encode", times, params=one())(atoms)
-        wires = amp.distribute(h, maps, kinds, name="out")
+    with ag.Graph() as g:
+        atoms = ag.pump("atoms", (features,), ragged=True)
+        maps = ag.topology("maps")
+        label = ag.pump("label")
+        h = ag.ppt("encode", times, params=one())(atoms)
+        wires = ag.distribute(h, maps, kinds, name="out")
         sent = []
         for k, w in enumerate(wires):
-            sent.append(amp.ppt(f"edge{k}", times, params=one())(w))
-        m = amp.collect(sent, maps, name="in")
-        both = amp.npt("add", lambda a, b: a + jnp.tanh(b))(
+            sent.append(ag.ppt(f"edge{k}", times, params=one())(w))
+        m = ag.collect(sent, maps, name="in")
+        both = ag.npt("add", lambda a, b: a + jnp.tanh(b))(
             h,
             m,
         )
-        total = amp.reduce("sum", jax.ops.segment_sum, both)
-        amp.loss("loss", lambda v, y: (v.sum() - y) ** 2)(
+        total = ag.reduce("sum", jax.ops.segment_sum, both)
+        ag.loss("loss", lambda v, y: (v.sum() - y) ** 2)(
             total,
             label,
         )
@@ -327,7 +328,7 @@ def molecule_instance(n_atoms, edges, kinds=2, features=2, seed=0):
         "atoms": np.random.default_rng((seed, n_atoms))
         .normal(size=(n_atoms, features))
         .astype(np.float32),
-        "maps": amp.Topology.from_edges(*columns, n_node=n_atoms, n_kinds=kinds),
+        "maps": ag.Topology.from_edges(*columns, n_node=n_atoms, n_kinds=kinds),
         "label": np.float32(0.25),
     }
 
@@ -335,28 +336,28 @@ def molecule_instance(n_atoms, edges, kinds=2, features=2, seed=0):
 @functools.cache
 def repeating():
     """A row for the whole instance is repeated to every row of a ragged message and multiplied with it."""
-    with amp.Graph() as g:
-        x = amp.pump("x", fields=("n",))
-        rows = amp.pump("rows", fields=("n",), ragged=True)
-        label = amp.pump("label")
-        scale = amp.repeat(
-            amp.ppt("scale", times, params=one())(x),
+    with ag.Graph() as g:
+        x = ag.pump("x", fields=("n",))
+        rows = ag.pump("rows", fields=("n",), ragged=True)
+        label = ag.pump("label")
+        scale = ag.repeat(
+            ag.ppt("scale", times, params=one())(x),
             lambda s: s.n,
             name="copies",
         )
-        y = amp.npt("multiply", lambda a, b: a * b)(
+        y = ag.npt("multiply", lambda a, b: a * b)(
             scale,
             rows,
         )
-        total = amp.reduce("sum", jax.ops.segment_sum, y)
-        amp.loss("loss", square, join=("instance",))(total, label)
+        total = ag.reduce("sum", jax.ops.segment_sum, y)
+        ag.loss("loss", square, join=("instance",))(total, label)
     return g
 
 
 def repeating_instance(n):
     return {
-        "x": amp.messages(np.ones(1, np.float32), n=n),
-        "rows": amp.messages(
+        "x": ag.messages(np.ones(1, np.float32), n=n),
+        "rows": ag.messages(
             np.arange(n, dtype=np.float32),
             sizes=[n],
             n=n,
@@ -368,20 +369,20 @@ def repeating_instance(n):
 @functools.cache
 def two_outputs():
     """A split whose parts take different ways; the second part of odd instances ends in a sink only."""
-    with amp.Graph() as g:
-        x = amp.pump("x", (4,))
-        label = amp.pump("label")
-        y = amp.ppt("first", times, params=one())(x)
-        a, b = amp.split(y, (1, 3), name="parts")
-        used, left = amp.cond(
+    with ag.Graph() as g:
+        x = ag.pump("x", (4,))
+        label = ag.pump("label")
+        y = ag.ppt("first", times, params=one())(x)
+        a, b = ag.split(y, (1, 3), name="parts")
+        used, left = ag.cond(
             b,
             lambda s: s.instance % 2 == 0,
         )
-        amp.sink("left", left)
-        amp.loss("loss_a", lambda v, t: (v.sum() - t) ** 2)(
-            amp.ppt("a", times, params=one())(a), label
+        ag.sink("left", left)
+        ag.loss("loss_a", lambda v, t: (v.sum() - t) ** 2)(
+            ag.ppt("a", times, params=one())(a), label
         )
-        amp.loss("loss_b", lambda v, t: (v.sum() - t) ** 2)(
+        ag.loss("loss_b", lambda v, t: (v.sum() - t) ** 2)(
             used,
             label,
         )

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 from support import graphs
 
-import ampjax as amp
+import ampjax.graphs as ag
 
 GOOD = {
     "x": np.float32(1),
@@ -14,14 +14,14 @@ GOOD = {
 
 
 def times(name, wire):
-    return amp.ppt(name, graphs.times, params=graphs.one())(wire)
+    return ag.ppt(name, graphs.times, params=graphs.one())(wire)
 
 
 @functools.cache
 def two_pumps():
-    with amp.Graph() as g:
-        x, y = (amp.pump(name, fields=("t",)) for name in "xy")
-        amp.loss("loss", graphs.square)(
+    with ag.Graph() as g:
+        x, y = (ag.pump(name, fields=("t",)) for name in "xy")
+        ag.loss("loss", graphs.square)(
             times("f", x),
             times("g", y),
         )
@@ -31,16 +31,16 @@ def two_pumps():
 @functools.cache
 def one_way_out():
     """Odd instances end in a sink, but their labels do not."""
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        even, odd = amp.cond(
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        even, odd = ag.cond(
             times("f", x),
             lambda s: s.instance % 2 == 0,
             name="way",
         )
-        amp.sink("end", odd)
-        amp.loss("loss", graphs.square)(even, label)
+        ag.sink("end", odd)
+        ag.loss("loss", graphs.square)(even, label)
     return g
 
 
@@ -49,7 +49,7 @@ def without(pump, instance):
 
 
 def at(t):
-    return amp.messages(np.ones(1, np.float32), t=t)
+    return ag.messages(np.ones(1, np.float32), t=t)
 
 
 def throttle(n=1):
@@ -84,7 +84,7 @@ HANGS = {
     ),
     "a group that never gets all members": (
         graphs.grouping(),
-        [{**graphs.grouping_instance(2), "size": amp.messages(np.zeros(1, np.float32), n=3)}],
+        [{**graphs.grouping_instance(2), "size": ag.messages(np.zeros(1, np.float32), n=3)}],
         {"fuse": True},
         f"""1 instance(s) in flight: expected messages that can move, got none: node `out+loss` has State(instance=0) on port label and waits for the same key on port total; group `back` with State(instance=0, i=0) waits for 1 more of 3 member(s). {FIX}
   port total of `out+loss` is fed by Reduce `total`: nothing of instance 0 from it waits anywhere; it has not run for it lately

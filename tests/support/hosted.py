@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.engine.executor import Executor
 from ampjax.engine.parameters import NodeTraining
 from ampjax.hosts.hosts import Hosts
@@ -70,11 +71,11 @@ def assert_same(one, other):
 
 def pipeline():
     """Two nodes whose accumulated gradients count their rows."""
-    with amp.Graph() as g:
-        x = amp.pump("x", shape=())
-        y = amp.ppt("a", lambda p, v: p + v, params=lambda key: np.float32(0.0))(x)
-        amp.loss("loss", lambda v: v)(
-            amp.ppt("b", lambda p, v: p + v, params=lambda key: np.float32(0.0))(y)
+    with ag.Graph() as g:
+        x = ag.pump("x", shape=())
+        y = ag.ppt("a", lambda p, v: p + v, params=lambda key: np.float32(0.0))(x)
+        ag.loss("loss", lambda v: v)(
+            ag.ppt("b", lambda p, v: p + v, params=lambda key: np.float32(0.0))(y)
         )
     return g
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ampjax.cluster import Patience, Wire, new_keys
 from ampjax.cluster.wire.local_endpoints import can_be_local, local_endpoints
 from ampjax.cluster.wire.local_line import LocalLine
+from ampjax.cluster.wire.zmq_channel import Patience
+from ampjax.cluster.wire.zmq_wire import Wire, new_keys
 
 KEYS = new_keys()
 needs_local = pytest.mark.skipif(

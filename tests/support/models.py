@@ -5,6 +5,7 @@ import functools
 import numpy as np
 
 import ampjax as amp
+import ampjax.graphs as ag
 from experiments.by_hand.act_graph import act_rnn
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
 from experiments.by_hand.mixture_graph import mixture_of_experts
@@ -119,20 +120,20 @@ def pondered():
     for length in (1, 3, 2):
         zero = np.zeros(1, np.int64)
         own = np.full(1, length)
-        start = amp.messages(
+        start = ag.messages(
             np.zeros((1, 6), np.float32),
             t=zero,
             length=own,
             step=zero,
             more=zero,
         )
-        x = amp.messages(
+        x = ag.messages(
             np.zeros((length, 4), np.float32),
             t=np.arange(length),
             length=np.full(length, length),
         )
         data.append({"x": x, "s0": start, "label": np.int32(0)})
-    return act_rnn(sizes), amp.InstanceList(data)
+    return act_rnn(sizes), ag.InstanceList(data)
 
 
 def experts():
@@ -143,9 +144,9 @@ def experts():
             "i": np.arange(n),
             "n": np.full(n, n),
         }
-        label = amp.messages(np.zeros(n, np.int32), **own)
-        data.append({"x": amp.messages(np.zeros((n, 6), np.float32), **own), "label": label})
-    return mixture_of_experts(Experts(6, 3, 3, 4, top=2)), amp.InstanceList(data)
+        label = ag.messages(np.zeros(n, np.int32), **own)
+        data.append({"x": ag.messages(np.zeros((n, 6), np.float32), **own), "label": label})
+    return mixture_of_experts(Experts(6, 3, 3, 4, top=2)), ag.InstanceList(data)
 
 
 MODELS = {

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import ampjax as amp
+import ampjax.graphs as ag
 
 
 def ours(
-    graph: amp.Graph,
+    graph: ag.Graph,
     data: Any,
     **settings: Any,
 ) -> tuple[dict[str, Any], float, dict[str, Any]]:

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 
 import ampjax as amp
+import ampjax.graphs as ag
 from experiments.data.list_reduction import ListReduction
 
 HIDDEN = 8
@@ -35,7 +36,7 @@ def expected(params: Any, data: ListReduction) -> Any:
 
 
 def accumulated(
-    graph: amp.Graph,
+    graph: ag.Graph,
     data: Any,
     params: Any,
     **options: Any,

@@ -17,6 +17,7 @@ import numpy as np
 from support.models import MODELS, model
 
 import ampjax as amp
+import ampjax.graphs as ag
 from experiments.functions import RECIPES
 from experiments.models import act, ggnn, mixture, permutation, rnn, tagger, tree_lstm
 
@@ -195,11 +196,11 @@ def _compiled(
     function: Callable[..., Any],
     params: Any,
     spec: Any,
-) -> amp.Graph:
+) -> ag.Graph:
     return amp.compile(function, params, spec).graph
 
 
-def _of_the_zoo(name: str) -> amp.Graph:
+def _of_the_zoo(name: str) -> ag.Graph:
     module = import_module(f"experiments.models.functions.zoo.{name.replace('-', '_')}")
     return _compiled(
         getattr(module, name.replace("-", "_")),
@@ -208,7 +209,7 @@ def _of_the_zoo(name: str) -> amp.Graph:
     )
 
 
-def _sentences() -> amp.Graph:
+def _sentences() -> ag.Graph:
     params = tagger.init(
         KEY,
         9,
@@ -218,7 +219,7 @@ def _sentences() -> amp.Graph:
     return _compiled(tagger.tagger(0), params, tagger.SPEC)
 
 
-def _trees(kind: str) -> amp.Graph:
+def _trees(kind: str) -> ag.Graph:
     cells = tree_lstm.Cells(kind, 4, 6, keep=0.5)
     return _compiled(
         tree_lstm.tree_lstm(cells),
@@ -227,7 +228,7 @@ def _trees(kind: str) -> amp.Graph:
     )
 
 
-def _experts() -> amp.Graph:
+def _experts() -> ag.Graph:
     sizes = mixture.Experts(6, 8, 3, n=4, top=2)
     return _compiled(
         mixture.mixture_of_experts(sizes),
@@ -236,7 +237,7 @@ def _experts() -> amp.Graph:
     )
 
 
-def _pondering() -> amp.Graph:
+def _pondering() -> ag.Graph:
     sizes = act.Ponder(
         4,
         6,
@@ -252,7 +253,7 @@ def _pondering() -> amp.Graph:
     )
 
 
-PAPERS: dict[str, Callable[[], amp.Graph]] = {
+PAPERS: dict[str, Callable[[], ag.Graph]] = {
     "list reduction": lambda: rnn.list_reduction_rnn(6).graph,
     "list reduction, in buckets": lambda: rnn.list_reduction_rnn(6, 3).graph,
     "sentiment, tai": functools.partial(_trees, "tai"),
@@ -277,9 +278,9 @@ PAPERS: dict[str, Callable[[], amp.Graph]] = {
 """By name: makes the graph of a paper's model, from its function."""
 
 
-def cases() -> dict[str, Callable[[], amp.Graph]]:
+def cases() -> dict[str, Callable[[], ag.Graph]]:
     """By name, in folders: makes a graph whose text is kept."""
-    found: dict[str, Callable[[], amp.Graph]] = {}
+    found: dict[str, Callable[[], ag.Graph]] = {}
     for name, (function, spec) in COMBINATORS.items():
         found[f"combinators/{name}"] = functools.partial(_compiled, function, WEIGHTS, spec)
     for name, make in PAPERS.items():

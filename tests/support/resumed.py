@@ -9,6 +9,7 @@ from support import graphs
 from support.transforms import adam
 
 import ampjax as amp
+import ampjax.graphs as ag
 
 TOLD = (
     "train",
@@ -34,18 +35,18 @@ def net(replicas=1, hidden=4):
     def noisy(p, x, key):
         return x @ p + (0 if key is None else 0.01 * jax.random.normal(key, (hidden,)))
 
-    with amp.Graph() as g:
-        x = amp.pump("x", (4,))
-        label = amp.pump("label", dtype="int32")
-        layer = amp.ppt(
+    with ag.Graph() as g:
+        x = ag.pump("x", (4,))
+        label = ag.pump("label", dtype="int32")
+        layer = ag.ppt(
             "layer",
             noisy,
             params=lambda key: jax.random.normal(key, (4, hidden)),
             rng=True,
         )
-        h = amp.npt("tanh", jnp.tanh)(amp.replicate(layer, replicas)(x))
-        amp.loss("xent", graphs.xent)(
-            amp.ppt("linear", amp.nn.Linear(hidden, 3))(h),
+        h = ag.npt("tanh", jnp.tanh)(ag.replicate(layer, replicas)(x))
+        ag.loss("xent", graphs.xent)(
+            ag.ppt("linear", amp.nn.Linear(hidden, 3))(h),
             label,
         )
     return g
@@ -60,7 +61,7 @@ class Drawn:
         rng = np.random.default_rng(0)
         x = scale * rng.normal(size=(n, 4))
         label = rng.integers(0, 3, n)
-        self.list = amp.InstanceList(
+        self.list = ag.InstanceList(
             [{"x": np.float32(a), "label": np.int32(b)} for a, b in zip(x, label, strict=True)]
         )
 

@@ -7,6 +7,7 @@ import optax
 from support import graphs
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.sparse import Table
 
 WORDS = 12
@@ -25,22 +26,22 @@ def build(layer, copies=1, **options):
     """Each message is a word of two pieces: two rows of the table."""
 
     def network(word, tag):
-        rows = amp.ppt("embed", layer, **options)(word)
-        amp.loss("xent", graphs.xent)(
-            amp.ppt("output", OUTPUT)(amp.npt("flat", flat)(rows)),
+        rows = ag.ppt("embed", layer, **options)(word)
+        ag.loss("xent", graphs.xent)(
+            ag.ppt("output", OUTPUT)(ag.npt("flat", flat)(rows)),
             tag,
         )
 
-    with amp.Graph() as g:
-        word = amp.pump(
+    with ag.Graph() as g:
+        word = ag.pump(
             "word",
             (PIECES,),
             dtype="int32",
             fields=("t",),
         )
-        amp.replicate(network, copies)(
+        ag.replicate(network, copies)(
             word,
-            amp.pump("tag", dtype="int32", fields=("t",)),
+            ag.pump("tag", dtype="int32", fields=("t",)),
         )
     return g
 
@@ -71,11 +72,11 @@ def data(n, seed=0, length=None):
     for m in lengths:
         result.append(
             {
-                "word": amp.messages(
+                "word": ag.messages(
                     rng.integers(0, WORDS, (m, PIECES)).astype(np.int32),
                     t=np.arange(m),
                 ),
-                "tag": amp.messages(
+                "tag": ag.messages(
                     rng.integers(0, 3, m).astype(np.int32),
                     t=np.arange(m),
                 ),

@@ -6,6 +6,7 @@ import pytest
 from support import table_models as models
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import GraphError, SettingsError
 from ampjax.sparse import Table
 from experiments.by_hand.tagger_graph import tagger
@@ -120,8 +121,8 @@ def test_a_second_optimizer_is_refused_wherever_the_rows_lie(threshold):
 
 
 def test_ids_are_integers():
-    with pytest.raises(GraphError, match="Declare the pump with"), amp.Graph():
-        amp.ppt("embed", choose(alpha_threshold=0.01))(amp.pump("x"))
+    with pytest.raises(GraphError, match="Declare the pump with"), ag.Graph():
+        ag.ppt("embed", choose(alpha_threshold=0.01))(ag.pump("x"))
 
 
 def test_models_take_a_chosen_layer():

@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import ampjax as amp
+import ampjax.graphs as ag
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import SettingsError, TableError
@@ -87,12 +88,12 @@ def test_replicas_train_complex_variables_as_optax_does(name, run_option):
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_nodes_train_complex_parameters_as_optax_does(name):
-    with amp.Graph() as g:
-        i = amp.pump("i", shape=(), dtype="int32")
-        h = amp.ppt("T", lambda p, i: jnp.tanh(p["T"][i]), params={"T": FIRST["T"]})(i)
-        y = amp.ppt("w", lambda p, h: h @ p["w"], params={"w": FIRST["w"]})(h)
-        amp.loss("error", lambda y: jnp.mean(jnp.abs(y - (1 + 2j)) ** 2))(y)
-        amp.sink("found", y)
+    with ag.Graph() as g:
+        i = ag.pump("i", shape=(), dtype="int32")
+        h = ag.ppt("T", lambda p, i: jnp.tanh(p["T"][i]), params={"T": FIRST["T"]})(i)
+        y = ag.ppt("w", lambda p, h: h @ p["w"], params={"w": FIRST["w"]})(h)
+        ag.loss("error", lambda y: jnp.mean(jnp.abs(y - (1 + 2j)) ** 2))(y)
+        ag.sink("found", y)
     data = [{"i": int(i)} for i in IDS]
     trainer = amp.Trainer(
         g,

@@ -13,6 +13,7 @@ from support.control import admit, scheduler_for
 from support.hangs import FIX, GOOD, HANGS, at, times, without
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import DeadlockError, MessageError
 from ampjax.sched.diagnose.deadlock import report, standstill
 
@@ -38,24 +39,24 @@ def test_what_waits_in_queues_is_told():
 
 def test_a_group_that_waits_for_messages_of_another_group():
     """The doctor looks no further back than to the next group."""
-    with amp.Graph() as g:
-        rows = amp.pump("rows", (), ragged=True)
-        label = amp.pump("label")
-        inner = amp.group(
-            amp.ungroup(rows, "i"),
+    with ag.Graph() as g:
+        rows = ag.pump("rows", (), ragged=True)
+        label = ag.pump("label")
+        inner = ag.group(
+            ag.ungroup(rows, "i"),
             size=lambda s: 2,
             by=(),
             name="inner",
         )
-        outer = amp.group(
-            amp.ungroup(inner, "j"),
+        outer = ag.group(
+            ag.ungroup(inner, "j"),
             size=lambda s: 3,
             by=(),
             name="outer",
         )
-        amp.loss("loss", graphs.square, join=("instance",))(
-            amp.npt("sum", jnp.sum)(
-                amp.reduce(
+        ag.loss("loss", graphs.square, join=("instance",))(
+            ag.npt("sum", jnp.sum)(
+                ag.reduce(
                     "all",
                     lambda x, ids, n: jnp.zeros(n).at[ids].add(x),
                     outer,
@@ -98,10 +99,10 @@ def test_the_trainer_says_it_too(workers):
 
 def test_a_loop_of_control_nodes_that_never_ends():
     """Nothing is dispatched in it, so it would hold the whole run up."""
-    with amp.Graph() as g:
-        t = amp.phi("t")
-        more, done = amp.cond(
-            amp.isu(
+    with ag.Graph() as g:
+        t = ag.phi("t")
+        more, done = ag.cond(
+            ag.isu(
                 t,
                 lambda s: s.replace(t=s.t + 1),
                 lambda s: s.replace(t=s.t - 1),
@@ -109,8 +110,8 @@ def test_a_loop_of_control_nodes_that_never_ends():
             lambda s: s.t != 0,
             name="more",
         )
-        t.connect(amp.pump("x", fields=("t",)), more)
-        amp.sink("end", done)
+        t.connect(ag.pump("x", fields=("t",)), more)
+        ag.sink("end", done)
     s = scheduler_for(g)
     with pytest.raises(MessageError) as caught:
         admit(s, [{"x": at(1)}])
@@ -126,16 +127,16 @@ def test_a_loop_of_control_nodes_that_never_ends():
 
 def looping(leaves):
     """A step that is taken until `leaves(s)`."""
-    with amp.Graph() as g:
-        t = amp.phi("t")
-        y = amp.isu(
+    with ag.Graph() as g:
+        t = ag.phi("t")
+        y = ag.isu(
             times("step", t),
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        done, more = amp.cond(y, leaves, name="leave")
-        t.connect(amp.pump("x", fields=("t",)), more)
-        amp.sink("end", done)
+        done, more = ag.cond(y, leaves, name="leave")
+        t.connect(ag.pump("x", fields=("t",)), more)
+        ag.sink("end", done)
     return g
 
 
@@ -180,7 +181,7 @@ def test_a_loop_that_may_never_end_is_told_while_it_goes_on(monkeypatch):
     )
     with pytest.warns(RuntimeWarning) as told:
         long.accumulate(
-            [{"x": amp.messages(np.ones(1, np.float32), t=0, more=0)}],
+            [{"x": ag.messages(np.ones(1, np.float32), t=0, more=0)}],
             update=False,
         )
     (only,) = (str(one.message) for one in told)
@@ -252,31 +253,31 @@ def test_many_messages_in_which_instances_have_ended_are_no_loop(monkeypatch, ru
 
 def choosing(goes_on=lambda x: jnp.ones_like(x, jnp.int32)):
     """A step that is taken until a payload says otherwise; which it never does, unless told."""
-    with amp.Graph() as g:
-        h = amp.phi("h")
-        y = amp.isu(
+    with ag.Graph() as g:
+        h = ag.phi("h")
+        y = ag.isu(
             times("step", h),
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        again = amp.npt("again", goes_on)(y)
-        routed = amp.route_by(
+        again = ag.npt("again", goes_on)(y)
+        routed = ag.route_by(
             y,
             again,
             "more",
             assume=lambda s: s.t < 3,
             name="route",
         )
-        done, more = amp.cond(
+        done, more = ag.cond(
             routed,
             lambda s: s.more,
             name="leave",
         )
         h.connect(
-            amp.pump("x", fields=("t", "more")),
+            ag.pump("x", fields=("t", "more")),
             more,
         )
-        amp.sink("end", done)
+        ag.sink("end", done)
     return g
 
 
@@ -289,7 +290,7 @@ def test_a_loop_that_never_ends_is_told_when_it_is_interrupted():
             running[0].cancel()
         return queues[0]
 
-    data = [{"x": amp.messages(np.ones(1, np.float32), t=0, more=0)}]
+    data = [{"x": ag.messages(np.ones(1, np.float32), t=0, more=0)}]
     trainer = amp.Trainer(choosing(), policy=interrupting, arena_rows=1024)
 
     async def cell():

@@ -8,6 +8,7 @@ import pytest
 from support import graphs
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import (
     DataError,
     DeadlockError,
@@ -45,20 +46,20 @@ def fit(data, graph=None, **options):
 
 
 def pump_graph(**options):
-    with amp.Graph() as g:
-        amp.sink(
+    with ag.Graph() as g:
+        ag.sink(
             "end",
-            amp.npt("f", lambda x: x)(amp.pump("x", **options)),
+            ag.npt("f", lambda x: x)(ag.pump("x", **options)),
         )
     return g
 
 
 def stateful(function):
-    with amp.Graph() as g:
-        x = amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x", fields=("t",)))
-        a, b = amp.cond(x, function, name="way")
-        amp.sink("a", a)
-        amp.sink("b", b)
+    with ag.Graph() as g:
+        x = ag.ppt("f", graphs.times, params=graphs.one())(ag.pump("x", fields=("t",)))
+        a, b = ag.cond(x, function, name="way")
+        ag.sink("a", a)
+        ag.sink("b", b)
     return g
 
 
@@ -71,7 +72,7 @@ def compiled():
 
 
 def at(t):
-    return {"x": amp.messages(np.ones(1, np.float32), t=t)}
+    return {"x": ag.messages(np.ones(1, np.float32), t=t)}
 
 
 def late(wrong):
@@ -79,13 +80,13 @@ def late(wrong):
 
 
 def open_graph():
-    graph = amp.Graph()
+    graph = ag.Graph()
     with graph:
-        amp.sink("end", amp.pump("x"))
+        ag.sink("end", ag.pump("x"))
         trainer(graph)
 
 
-class Columns(amp.InstanceList):
+class Columns(ag.InstanceList):
     """A data set of the user's own whose columns do not fit."""
 
     def __init__(self, messages):
@@ -116,10 +117,10 @@ PARAMS = {
 
 
 def dense():
-    with amp.Graph() as g:
-        amp.sink(
+    with ag.Graph() as g:
+        ag.sink(
             "y",
-            amp.ppt("linear", amp.nn.Linear(4, 3))(amp.pump("x", (4,))),
+            ag.ppt("linear", amp.nn.Linear(4, 3))(ag.pump("x", (4,))),
         )
     return g
 
@@ -251,12 +252,12 @@ MISTAKES = {
     "an open graph": (
         open_graph,
         GraphError,
-        "trainer: expected a closed graph, got one that is still being built. Leave the `with amp.Graph()` block first.",
+        "trainer: expected a closed graph, got one that is still being built. Leave the `with amp.graphs.Graph()` block first.",
     ),
     "predict without a sink": (
         lambda: trainer().predict([GOOD]),
         GraphError,
-        "predict: expected a sink in the graph, got none. End the wire that you want to see with `amp.sink(name, wire)`; "
+        "predict: expected a sink in the graph, got none. End the wire that you want to see with `amp.graphs.sink(name, wire)`; "
         "in a model as a function say `amp.output(name, value)`.",
     ),
     # Data
@@ -273,12 +274,12 @@ MISTAKES = {
     "the optimizer in the graph's place": (
         lambda: amp.Trainer(optax.sgd(0.1), pump_graph()),
         GraphError,
-        "trainer, `graph`: expected an `amp.Graph`, got GradientTransformationExtraArgs. Pass the graph first, then the optax transform.",
+        "trainer, `graph`: expected an `amp.graphs.Graph`, got GradientTransformationExtraArgs. Pass the graph first, then the optax transform.",
     ),
     "a compiled model in its graph's place": (
         lambda: amp.Trainer(compiled(), optax.sgd(0.1)),
         GraphError,
-        "trainer, `graph`: expected an `amp.Graph`, got Compiled. Pass its `.graph`.",
+        "trainer, `graph`: expected an `amp.graphs.Graph`, got Compiled. Pass its `.graph`.",
     ),
     "hosts as text": (
         lambda: trainer(hosts="2"),
@@ -288,7 +289,7 @@ MISTAKES = {
     "a compiled model to verify": (
         lambda: amp.verify(compiled(), [GOOD]),
         GraphError,
-        "verify, `graph`: expected an `amp.Graph`, got Compiled. Pass its `.graph`.",
+        "verify, `graph`: expected an `amp.graphs.Graph`, got Compiled. Pass its `.graph`.",
     ),
     "plain instances for a compiled graph": (
         lambda: amp.Trainer(compiled().graph, optax.sgd(0.1)).fit([{"x": np.float32(1)}]),
@@ -339,7 +340,7 @@ MISTAKES = {
     ),
     "sizes that do not add up": (
         lambda: trainer(pump_graph(ragged=True)).predict(
-            [{"x": amp.messages(np.zeros(3, np.float32), sizes=[1, 1])}]
+            [{"x": ag.messages(np.zeros(3, np.float32), sizes=[1, 1])}]
         ),
         MessageError,
         "pump `x`, instance 0: expected 2 payload rows, as the sizes say, got 3. Give `sizes` one number of rows for each message; their sum is the payload's length.",
@@ -362,19 +363,19 @@ MISTAKES = {
     ),
     "a data set's ragged messages without sizes": (
         lambda: trainer(pump_graph(ragged=True)).predict(
-            Columns({"x": amp.Messages(np.zeros(2, np.float32), np.zeros(1, int))})
+            Columns({"x": ag.Messages(np.zeros(2, np.float32), np.zeros(1, int))})
         ),
         MessageError,
         "pump `x`: expected sizes, the rows of each message of a ragged pump, got none. Give `Messages.sizes`.",
     ),
     "a topology that points outside": (
-        lambda: amp.Topology(([0],), ([3],), 2),
+        lambda: ag.Topology(([0],), ([3],), 2),
         DataError,
         "Topology.scatter: expected row numbers below n_rows = 2, got 3. Give n_rows the number of rows that collect should make.",
     ),
     # What messages do
     "two messages of one state": (
-        lambda: fit([{"x": amp.messages(np.zeros(2, np.float32)), "label": np.float32(0)}]),
+        lambda: fit([{"x": ag.messages(np.zeros(2, np.float32)), "label": np.float32(0)}]),
         MessageError,
         "node `f0+loss`, port x: expected one message per key, got a second one with State(instance=0). "
         "Make states unique with an isu, or join on more fields.",
@@ -389,7 +390,7 @@ MISTAKES = {
         lambda: fit(
             [
                 *graphs.rnn_data([2]),
-                {**graphs.rnn_instance(3), "h0": amp.messages(np.zeros((1, 4)), t=1, length=3)},
+                {**graphs.rnn_instance(3), "h0": ag.messages(np.zeros((1, 4)), t=1, length=3)},
             ],
             graphs.rnn(),
             max_active_keys=1,
@@ -402,7 +403,7 @@ MISTAKES = {
     ),
     "a group that is never full": (
         lambda: fit(
-            [{**graphs.grouping_instance(2), "size": amp.messages(np.zeros(1, np.float32), n=3)}],
+            [{**graphs.grouping_instance(2), "size": ag.messages(np.zeros(1, np.float32), n=3)}],
             graphs.grouping(),
         ),
         DeadlockError,

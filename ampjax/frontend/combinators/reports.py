@@ -104,8 +104,8 @@ def node(
 
     Args:
       name: The node's name.
-      replicas: Copies of the node, as `amp.replicate` makes them: instances are dealt to them in turn, and the trainer keeps them together.
-      **options: What `ampjax.ppt` takes: `tx`, `min_update_interval`, `max_dispatch_size`, `weights`, `gradient`, `worker`.
+      replicas: Copies of the node, as `amp.graphs.replicate` makes them: instances are dealt to them in turn, and the trainer keeps them together.
+      **options: What `ampjax.graphs.ppt` takes: `tx`, `min_update_interval`, `max_dispatch_size`, `weights`, `gradient`, `worker`.
 
     Returns:
       A decorator. The function is given arrays, and holds no combinators.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ampjax.cluster import Channel, Message
+from ampjax.cluster.wire.channel import Channel
+from ampjax.cluster.wire.message import Message
 from ampjax.errors import HostError
 from ampjax.hosts.fleet import Fleet, Ready
 from ampjax.hosts.host_link import HostLink

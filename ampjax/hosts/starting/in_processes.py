@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 import jax
 
-from ampjax.cluster import HostContext, HostOptions, spawn
+from ampjax.cluster.hosts.host_context import HostContext
+from ampjax.cluster.hosts.spawn_hosts import HostOptions, spawn
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosted_groups import NOTHING, Together
 from ampjax.hosts.hosts import HostPlace, Hosts

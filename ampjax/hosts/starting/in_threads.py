@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from ampjax.cluster import memory_pair
+from ampjax.cluster.wire.memory_channel import memory_pair
 from ampjax.devices.allreduce import Device
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosted_groups import NOTHING, Together

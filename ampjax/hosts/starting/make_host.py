@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from ampjax.cluster import Channel, Message, Window
+from ampjax.cluster.wire.channel import Channel, Window
+from ampjax.cluster.wire.message import Message
 from ampjax.devices.allreduce import Device
 from ampjax.engine.executor import Executor
 from ampjax.engine.parameters import NodeTraining

@@ -1,4 +1,4 @@
-"""The builder functions that a user calls inside `with amp.Graph():`."""
+"""The builder functions that a user calls inside `with amp.graphs.Graph():`."""
 
 from ampjax.ir.builders.control_builders import bcast, cond, isu, phi, relabel, route_by
 from ampjax.ir.builders.payload_builders import NodeBuilder, concat, loss, npt, ppt, split

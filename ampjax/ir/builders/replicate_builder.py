@@ -27,7 +27,7 @@ def replicate(
     of its own, if there are enough workers. A node's own `worker` holds in all copies.
 
     Args:
-      part: A node, not yet called: `amp.ppt("linear1", layer)`; or a function of wires that returns a wire, a tuple of wires, or None.
+      part: A node, not yet called: `amp.graphs.ppt("linear1", layer)`; or a function of wires that returns a wire, a tuple of wires, or None.
       n: Number of copies; 1 leaves the part as it is.
       route: `round_robin` (by instance), or a state function that gives the copy's number.
       name: The part's name; by default the node's, or the function's, with a number where that is taken.

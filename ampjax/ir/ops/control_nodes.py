@@ -170,7 +170,7 @@ class Isu(ControlOp):
                 f"node `{node.name}`, samples",
                 f"states with the fields {sorted(fields)}",
                 f"{sorted(samples.fields)}",
-                "Make them with `amp.State.of(...)`.",
+                "Make them with `amp.graphs.State.of(...)`.",
             )
         after, before = try_states(node, "f", self.function, samples)
         back = try_function(f"node `{node.name}`, f_inv", self.inverse, after)

@@ -86,7 +86,7 @@ def check_join(
                 f"node `{node.name}`, port {port}",
                 f"{'a ragged' if types[0].ragged else 'an ordinary'} message, as on port 0",
                 f"{wire.payload} from `{node.source_name(port)}`",
-                "Use `amp.repeat` to copy a row to every row of a ragged message.",
+                "Use `amp.graphs.repeat` to copy a row to every row of a ragged message.",
             )
         if join is None and not wire.same_schema(types[0]):
             raise GraphError(

@@ -159,7 +159,7 @@ def require_topology(node: Node, port: int, wire: WireType) -> None:
             f"node `{node.name}`, port {port}",
             "the wire of a topology pump",
             f"{wire.payload} from `{node.source_name(port)}`",
-            "Make one with `amp.topology(name)` and connect it directly.",
+            "Make one with `amp.graphs.topology(name)` and connect it directly.",
         )
 
 

@@ -99,7 +99,7 @@ def _few_updates(session: Session) -> str:
     proposed = max(1, own.gradients // USUAL_UPDATES)
     return (
         f"expected at least {FEWEST_UPDATES} updates of each node, got {own.updates} of `{name}`{_others(len(found))}: it has got {own.gradients:,} gradient rows, and its interval is "
-        f"{interval:,}. Lower `min_update_interval`: with {proposed:,} it makes about {own.gradients // proposed}. Each node can have its own: `amp.ppt(..., min_update_interval=...)`, "
+        f"{interval:,}. Lower `min_update_interval`: with {proposed:,} it makes about {own.gradients // proposed}. Each node can have its own: `amp.graphs.ppt(..., min_update_interval=...)`, "
         "and `amp.node` in a model."
     )
 

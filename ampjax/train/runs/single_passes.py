@@ -93,7 +93,7 @@ async def predict(
         if node.kind == "Sink":
             sinks[node.role] = node
     if not sinks and not session.plan.graph.batches_only:
-        fix = "End the wire that you want to see with `amp.sink(name, wire)`; in a model as a function say `amp.output(name, value)`."
+        fix = "End the wire that you want to see with `amp.graphs.sink(name, wire)`; in a model as a function say `amp.output(name, value)`."
         raise GraphError("predict", "a sink in the graph", "none", fix)
     async with session.passes.turn():
         with holding(session.executor.store, params):

@@ -131,7 +131,7 @@ class Grower:
         Args:
           name: The node's name.
           layer: The layer.
-          **options: As for `amp.ppt`.
+          **options: As for `amp.graphs.ppt`.
         """
         alike = self._alike.setdefault(
             str(jax.eval_shape(layer.init, jax.random.key(0))),

@@ -16,10 +16,13 @@ from support.effort import examples, left_to_nightly
 from support.local_lines import needs_local
 from support.lossy_proxy import LossyProxy
 
-from ampjax.cluster import Keys, Message, Patience, Window, Wire, memory_pair, new_keys, wait_any
+from ampjax.cluster.wire.channel import Window, wait_any
 from ampjax.cluster.wire.link import Link, LinkVerdict
 from ampjax.cluster.wire.local_endpoints import local_endpoints
-from ampjax.cluster.wire.message import encode
+from ampjax.cluster.wire.memory_channel import memory_pair
+from ampjax.cluster.wire.message import Message, encode
+from ampjax.cluster.wire.zmq_channel import Patience
+from ampjax.cluster.wire.zmq_wire import Keys, Wire, new_keys
 from ampjax.errors import HostDiedError, HostUnreachableError, WireError
 
 KEYS = new_keys()

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from support.local_lines import lines, needs_local, pair
 
-from ampjax.cluster import Message, Patience, Window, Wire
 from ampjax.cluster.wire import zmq_channel, zmq_wire
+from ampjax.cluster.wire.channel import Window
 from ampjax.cluster.wire.local_endpoints import RING_BYTES, local_endpoints
-from ampjax.cluster.wire.message import encode
+from ampjax.cluster.wire.message import Message, encode
+from ampjax.cluster.wire.zmq_channel import Patience
+from ampjax.cluster.wire.zmq_wire import Wire
 from ampjax.errors import HostDiedError, HostError, WireError
 
 pytestmark = needs_local

@@ -10,11 +10,14 @@ import cloudpickle
 import pytest
 from support.local_lines import needs_linux, needs_local, open_files
 
-from ampjax.cluster import HostOptions, LocalLauncher, Message, Patience, spawn
+from ampjax.cluster import LocalLauncher
 from ampjax.cluster.hosts import local_launcher, spawn_hosts
 from ampjax.cluster.hosts.job import Job
+from ampjax.cluster.hosts.spawn_hosts import HostOptions, spawn
 from ampjax.cluster.wire import local_line
 from ampjax.cluster.wire.local_endpoints import local_endpoints
+from ampjax.cluster.wire.message import Message
+from ampjax.cluster.wire.zmq_channel import Patience
 from ampjax.errors import HostError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts can't import a test

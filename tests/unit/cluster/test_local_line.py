@@ -17,10 +17,13 @@ from support.effort import examples
 from support.local_lines import lines, needs_linux, needs_local, open_files, pair
 from support.processes import is_there
 
-from ampjax.cluster import HostOptions, LocalLauncher, Message, Patience, Window, spawn
+from ampjax.cluster import LocalLauncher
+from ampjax.cluster.hosts.spawn_hosts import HostOptions, spawn
+from ampjax.cluster.wire.channel import Window
 from ampjax.cluster.wire.local_endpoints import RING_BYTES
-from ampjax.cluster.wire.message import CHUNK_BYTES
+from ampjax.cluster.wire.message import CHUNK_BYTES, Message
 from ampjax.cluster.wire.shared_ring import RingReader, RingWriter
+from ampjax.cluster.wire.zmq_channel import Patience
 from ampjax.errors import HostDiedError, HostUnreachableError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts can't import a test

@@ -12,7 +12,10 @@ import optax
 import pytest
 
 import ampjax as amp
-from ampjax.cluster import HostOptions, Message, RayLauncher, spawn
+import ampjax.graphs as ag
+from ampjax.cluster import RayLauncher
+from ampjax.cluster.hosts.spawn_hosts import HostOptions, spawn
+from ampjax.cluster.wire.message import Message
 from ampjax.errors import HostDiedError, HostError
 
 pytestmark = pytest.mark.nightly
@@ -81,13 +84,13 @@ def test_no_cluster_is_an_error():
 
 
 def test_workers_of_a_trainer_on_hosts_that_ray_places():
-    graph = amp.Graph()
+    graph = ag.Graph()
     with graph:
-        x = amp.pump("x", shape=(4,))
-        label = amp.pump("label", shape=(4,))
-        h = amp.ppt("first", lambda w, v: w * v, params=lambda key: np.ones(4, np.float32))(x)
-        y = amp.ppt("second", lambda w, v: w * v, params=lambda key: np.ones(4, np.float32))(h)
-        amp.loss("error", lambda out, t: ((out - t) ** 2).sum())(
+        x = ag.pump("x", shape=(4,))
+        label = ag.pump("label", shape=(4,))
+        h = ag.ppt("first", lambda w, v: w * v, params=lambda key: np.ones(4, np.float32))(x)
+        y = ag.ppt("second", lambda w, v: w * v, params=lambda key: np.ones(4, np.float32))(h)
+        ag.loss("error", lambda out, t: ((out - t) ** 2).sum())(
             y,
             label,
         )

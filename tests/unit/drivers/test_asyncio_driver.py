@@ -12,6 +12,7 @@ from support import graphs
 from support.engines import engine, spread
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.controller import LoopInstances, LoopSource
 from ampjax.drivers.run import DriverLoop
@@ -143,9 +144,9 @@ def test_a_trace_of_several_workers_and_their_updates(every):
 
 def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
     """A worker that finds nothing to do lets the loops pump on; what they pump may be for a worker that is waiting."""
-    with amp.Graph() as g:
-        a, b, c = (amp.pump(name) for name in "abc")
-        amp.loss("loss", lambda x: x, worker=1)(amp.npt("add", lambda a, b, c: a + b + c)(a, b, c))
+    with ag.Graph() as g:
+        a, b, c = (ag.pump(name) for name in "abc")
+        ag.loss("loss", lambda x: x, worker=1)(ag.npt("add", lambda a, b, c: a + b + c)(a, b, c))
     e = engine(
         g,
         {"loss": 1},
@@ -174,10 +175,8 @@ def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
 
 def sum_of_inputs():
     """A node whose gradient is the sum of what has come in."""
-    with amp.Graph() as g:
-        amp.loss("loss", lambda x: x)(
-            amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x"))
-        )
+    with ag.Graph() as g:
+        ag.loss("loss", lambda x: x)(ag.ppt("f", graphs.times, params=graphs.one())(ag.pump("x")))
     return g
 
 
@@ -331,7 +330,7 @@ def test_payloads_that_are_put_off_are_copies():
 
         def gather(self, ids):
             self.buffer[:] = 2.0**ids
-            return {"x": amp.Messages(self.buffer, np.zeros(1, np.int64))}
+            return {"x": ag.Messages(self.buffer, np.zeros(1, np.int64))}
 
     e = engine(sum_of_inputs(), max_active_keys=1)
     e.wall(Reused())
@@ -356,11 +355,11 @@ class Broken:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_in_a_body_says_where(workers):
     body = Broken()
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.npt("second", body)(amp.ppt("first", graphs.times, params=graphs.one())(x))
-        amp.loss("loss", graphs.square)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.npt("second", body)(ag.ppt("first", graphs.times, params=graphs.one())(x))
+        ag.loss("loss", graphs.square)(y, label)
     body.armed = True
     e = engine(
         g,
@@ -380,18 +379,18 @@ def test_an_error_in_a_body_says_where(workers):
 
 
 def test_errors_of_state_functions_surface_as_they_are():
-    with amp.Graph() as g:
-        x = amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x", fields=("t",)))
-        a, b = amp.cond(
+    with ag.Graph() as g:
+        x = ag.ppt("f", graphs.times, params=graphs.one())(ag.pump("x", fields=("t",)))
+        a, b = ag.cond(
             x,
             lambda s: np.where(s.t == 77, 9, 0),
             name="way",
         )
-        amp.sink("a", a)
-        amp.sink("b", b)
+        ag.sink("a", a)
+        ag.sink("b", b)
     text = r"node `way`, condition: expected an output's number in \[0, 2\), got 9 for State\(instance=0, t=77\)"
     with pytest.raises(MessageError, match=text):
-        engine(g).wall([{"x": amp.messages(np.ones(1, np.float32), t=77)}])
+        engine(g).wall([{"x": ag.messages(np.ones(1, np.float32), t=77)}])
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -414,12 +413,12 @@ def test_a_standstill_is_an_error_and_not_a_hang(workers):
 
 def test_an_error_of_one_worker_ends_the_others():
     body = Broken()
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        amp.sink("ok", amp.npt("good", jnp.sin)(x))
-        amp.sink(
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        ag.sink("ok", ag.npt("good", jnp.sin)(x))
+        ag.sink(
             "end",
-            amp.npt("bad", body, worker=1)(x),
+            ag.npt("bad", body, worker=1)(x),
         )
     body.armed = True
     e = engine(

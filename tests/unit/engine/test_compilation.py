@@ -12,6 +12,7 @@ from support.control import columns
 from support.engines import engine
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.engine.compilation import _spend, compilations, compiling_s, ladders
 from ampjax.engine.executor import Executor
 from ampjax.engine.kinds.idle_launch import sizes_to_compile
@@ -249,10 +250,10 @@ def test_an_interrupted_compilation_after_the_first_epoch_loses_no_epoch(monkeyp
 
 @pytest.mark.nightly
 def test_a_pass_without_training_is_prepared_whole():
-    with amp.Graph() as g:
-        amp.sink(
+    with ag.Graph() as g:
+        ag.sink(
             "y",
-            amp.ppt("f", amp.nn.Linear(9, 3))(amp.pump("x", (9,))),
+            ag.ppt("f", amp.nn.Linear(9, 3))(ag.pump("x", (9,))),
         )  # a shape that no other test has
     trainer = amp.Trainer(g, arena_rows=77, compile_ahead=True)
     data = [{"x": np.ones(9, np.float32)}] * 40
@@ -272,9 +273,9 @@ def test_a_pass_without_training_is_prepared_whole():
 
 @pytest.mark.nightly
 def test_a_warm_up_that_was_interrupted_is_taken_up_again(monkeypatch):
-    with amp.Graph() as g:
-        x = amp.pump("x", (7,))  # a shape that no other test has
-        amp.loss("loss", lambda x: x.sum())(amp.ppt("f", amp.nn.Linear(7, 7))(x))
+    with ag.Graph() as g:
+        x = ag.pump("x", (7,))  # a shape that no other test has
+        ag.loss("loss", lambda x: x.sum())(ag.ppt("f", amp.nn.Linear(7, 7))(x))
     trainer = amp.Trainer(
         g,
         optax.adam(1e-2),
@@ -325,9 +326,9 @@ def test_arenas_have_room_for_validation_too():
 @pytest.mark.nightly
 @pytest.mark.parametrize("sync", ["epoch", ("every_k", 2), ("message", 2)])
 def test_averages_of_replicas_are_compiled_in_the_warm_up(sync):
-    with amp.Graph() as g:
-        x = amp.pump("x", (5,))  # a shape that no other test's parameters have
-        amp.loss("loss", lambda x: x.sum())(amp.replicate(amp.ppt("f", amp.nn.Linear(5, 5)), 2)(x))
+    with ag.Graph() as g:
+        x = ag.pump("x", (5,))  # a shape that no other test's parameters have
+        ag.loss("loss", lambda x: x.sum())(ag.replicate(ag.ppt("f", amp.nn.Linear(5, 5)), 2)(x))
     options = {"min_update_interval": 2, "replica_sync": sync, "workers": 2, "compile_ahead": True}
     trainer = amp.Trainer(g, optax.adam(1e-2), **options)
     history = trainer.fit(
@@ -358,11 +359,11 @@ def test_a_dispatch_is_never_larger_than_what_has_been_compiled():
 
 def test_equal_graphs_share_their_kernels():
     def build():
-        with amp.Graph() as g:
-            x = amp.pump("x", (3,))
-            label = amp.pump("label", (3,))
-            amp.loss("loss", distance)(
-                amp.ppt("f", amp.nn.Linear(3, 3))(x),
+        with ag.Graph() as g:
+            x = ag.pump("x", (3,))
+            label = ag.pump("label", (3,))
+            ag.loss("loss", distance)(
+                ag.ppt("f", amp.nn.Linear(3, 3))(x),
                 label,
             )
         return g
@@ -397,17 +398,17 @@ def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_se
         kinds = np.where(nodes < n_rare, 1, 0)
         return {
             "x": np.ones((len(nodes), 3), np.float32),
-            "kinds": amp.Topology.from_kinds(kinds, 2),
+            "kinds": ag.Topology.from_kinds(kinds, 2),
         }
 
-    with amp.Graph() as g:
-        x = amp.pump("x", (3,), ragged=True)
-        kinds = amp.topology("kinds")
-        often, rare = amp.distribute(x, kinds, 2)
+    with ag.Graph() as g:
+        x = ag.pump("x", (3,), ragged=True)
+        kinds = ag.topology("kinds")
+        often, rare = ag.distribute(x, kinds, 2)
         parts = []
         for name, w in (("often", often), ("rare", rare)):
-            parts.append(amp.ppt(name, amp.nn.Linear(3, 3))(w))
-        amp.loss("loss", lambda y: jnp.square(y).sum())(amp.collect(parts, kinds))
+            parts.append(ag.ppt(name, amp.nn.Linear(3, 3))(w))
+        ag.loss("loss", lambda y: jnp.square(y).sum())(ag.collect(parts, kinds))
     trainer = amp.Trainer(
         g,
         optax.sgd(1e-2),

@@ -10,6 +10,7 @@ from support.control import columns
 from support.engines import engine, spread
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.engine.compilation import ladders
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
 from ampjax.engine.make_launches import Launches
@@ -21,24 +22,24 @@ pytestmark = pytest.mark.slow
 
 
 def mlp(n_in=6, width=16):
-    with amp.Graph() as g:
-        x = amp.pump("x", (n_in,))
-        h = amp.npt("tanh", jnp.tanh)(amp.ppt("linear1", amp.nn.Linear(n_in, width))(x))
-        amp.sink(
+    with ag.Graph() as g:
+        x = ag.pump("x", (n_in,))
+        h = ag.npt("tanh", jnp.tanh)(ag.ppt("linear1", amp.nn.Linear(n_in, width))(x))
+        ag.sink(
             "y",
-            amp.ppt("linear2", amp.nn.Linear(width, width))(h),
+            ag.ppt("linear2", amp.nn.Linear(width, width))(h),
         )
     return g
 
 
 def elementwise(features):
-    with amp.Graph() as g:
-        y = amp.ppt("f", lambda p, x: jnp.exp(p * x) / (1 + x * x), params=graphs.one())(
-            amp.pump("x", (features,))
+    with ag.Graph() as g:
+        y = ag.ppt("f", lambda p, x: jnp.exp(p * x) / (1 + x * x), params=graphs.one())(
+            ag.pump("x", (features,))
         )
-        amp.sink(
+        ag.sink(
             "y",
-            amp.npt("g", lambda x: jnp.sqrt(1 + jnp.sin(x) ** 2))(y),
+            ag.npt("g", lambda x: jnp.sqrt(1 + jnp.sin(x) ** 2))(y),
         )
     return g
 
@@ -115,8 +116,8 @@ def test_workers_on_several_devices_give_the_same_gradients(name):
 
 def test_nothing_keeps_a_host_view_of_an_arena():
     """What a sink hands out, and what the host arena gave, are copies."""
-    with amp.Graph() as g:
-        amp.sink("y", amp.pump("x"))
+    with ag.Graph() as g:
+        ag.sink("y", ag.pump("x"))
     e = engine(g)
     e.virtual(
         [{"x": np.float32(1)}],
@@ -177,11 +178,11 @@ def change(e, *changes):
 
 
 def replicas(*values):
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), len(values))(x)
-        amp.loss("loss", graphs.square)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), len(values))(x)
+        ag.loss("loss", graphs.square)(y, label)
     params = {f"f/{i}": np.float32(v) for i, v in enumerate(values)}
     names = tuple(params)
     return engine(
@@ -254,13 +255,11 @@ def test_an_unknown_version_is_not_mixed_up_after_an_interrupt():
 
 def test_averaging_makes_a_new_version_of_stashed_parameters():
     """Messages before and after an average have different parameters, so they may not share what is stashed."""
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(
-            amp.npt("g", jnp.sin)(x)
-        )
-        amp.loss("loss", graphs.square)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), 2)(ag.npt("g", jnp.sin)(x))
+        ag.loss("loss", graphs.square)(y, label)
     options = {
         "interval": 1,
         "max_dispatch_size": 1,
@@ -315,8 +314,8 @@ def test_a_warm_up_that_fails_leaves_no_trace_either():
             raise KeyboardInterrupt
         return p * x
 
-    with amp.Graph() as g:
-        amp.loss("loss", lambda x: x**2)(amp.ppt("f", body, params=graphs.one())(amp.pump("x")))
+    with ag.Graph() as g:
+        ag.loss("loss", lambda x: x**2)(ag.ppt("f", body, params=graphs.one())(ag.pump("x")))
     e = engine(g)
     seen = dry_run(e.plan, [columns(g, [{"x": np.float32(1)}])], range(1)).stages
     before = e.executor.store.accumulators["f"]
@@ -330,11 +329,11 @@ def test_a_warm_up_that_fails_leaves_no_trace_either():
 
 
 def test_no_rows_at_all_fit_any_type():
-    with amp.Graph() as g:
-        tokens = amp.pump("tokens", dtype="int32", ragged=True)
-        amp.sink(
+    with ag.Graph() as g:
+        tokens = ag.pump("tokens", dtype="int32", ragged=True)
+        ag.sink(
             "n",
-            amp.reduce("count", jax.ops.segment_sum, tokens),
+            ag.reduce("count", jax.ops.segment_sum, tokens),
         )
     e = engine(g)
     e.virtual([{"tokens": []}], train=False)
@@ -375,8 +374,8 @@ def test_payloads_that_do_not_fit(payload, text):
 
 
 def test_a_float_for_an_integer_pump():
-    with amp.Graph() as g:
-        amp.sink("y", amp.pump("x", dtype="int32"))
+    with ag.Graph() as g:
+        ag.sink("y", ag.pump("x", dtype="int32"))
     text = r"pump `x`, payload: expected int32, got float64\. Convert the payload to int32, or declare the pump with its dtype\."
     with pytest.raises(MessageError, match=text):
         engine(g).virtual([{"x": 1.5}], train=False)
@@ -384,8 +383,8 @@ def test_a_float_for_an_integer_pump():
 
 @pytest.mark.parametrize("value", [1, 1.0, np.float64(1), np.int8(1), True])
 def test_payloads_that_can_be_cast(value):
-    with amp.Graph() as g:
-        amp.sink("y", amp.pump("x"))
+    with ag.Graph() as g:
+        ag.sink("y", ag.pump("x"))
     e = engine(g)
     e.virtual([{"x": value}], train=False)
     assert list(e.outputs().values()) == [1.0]
@@ -395,13 +394,13 @@ def test_payloads_that_can_be_cast(value):
 
 
 def test_the_loss_is_a_mean_over_instances_and_metrics_are_pooled_over_losses():
-    with amp.Graph() as g:
-        x = amp.pump("x", fields=("t",))
-        a, b = amp.cond(
-            amp.npt("f", lambda x: x)(x),
+    with ag.Graph() as g:
+        x = ag.pump("x", fields=("t",))
+        a, b = ag.cond(
+            ag.npt("f", lambda x: x)(x),
             lambda s: s.t == 0,
         )
-        amp.loss(
+        ag.loss(
             "a",
             lambda x: (
                 x,
@@ -411,9 +410,9 @@ def test_the_loss_is_a_mean_over_instances_and_metrics_are_pooled_over_losses():
                 },
             ),
         )(a)
-        amp.loss("b", lambda x: (10 * x, {"big": (x > 2).astype(jnp.float32)}))(b)
+        ag.loss("b", lambda x: (10 * x, {"big": (x > 2).astype(jnp.float32)}))(b)
     e = engine(g)
-    e.virtual([{"x": amp.messages(np.float32([i + 1]), t=i // 4)} for i in range(6)])
+    e.virtual([{"x": ag.messages(np.float32([i + 1]), t=i // 4)} for i in range(6)])
     assert e.metrics() == pytest.approx({"loss": (10 + 110) / 6, "big": 4 / 6, "ratio": 10 / 8})
     assert e.metrics() == {}
 

@@ -8,6 +8,7 @@ import pytest
 from support.engines import engine, spread
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import MessageError
 
 pytestmark = pytest.mark.slow
@@ -16,14 +17,14 @@ pytestmark = pytest.mark.slow
 @functools.cache
 def sorting(n=3, bias=0):
     """Each number goes to the sink that its integer part names; a second choice halves it or not."""
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        doubled = amp.npt("double", lambda x: 2 * x)(x)
-        choices = amp.npt(
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        doubled = ag.npt("double", lambda x: 2 * x)(x)
+        choices = ag.npt(
             "choose",
             lambda x: jnp.stack([x.astype("int32") + bias, (x % 1 > 0.5).astype("int32")]),
         )(x)
-        routed = amp.route_by(
+        routed = ag.route_by(
             doubled,
             choices,
             "bin",
@@ -31,14 +32,14 @@ def sorting(n=3, bias=0):
             assume=lambda s: (s.instance % n, 0),
             name="route",
         )
-        for i, wire in enumerate(amp.cond(routed, lambda s: s.bin, n, name="bins")):
-            low, high = amp.cond(
+        for i, wire in enumerate(ag.cond(routed, lambda s: s.bin, n, name="bins")):
+            low, high = ag.cond(
                 wire,
                 lambda s: s.high,
                 name=f"halves{i}",
             )
-            amp.sink(f"low{i}", low)
-            amp.sink(f"high{i}", high)
+            ag.sink(f"low{i}", low)
+            ag.sink(f"high{i}", high)
     return g
 
 
@@ -93,16 +94,16 @@ def test_payloads_decide_the_way(driver, workers, size):
 
 
 def test_choices_straight_from_a_pump_are_read_on_the_host():
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        way = amp.pump("way", (), "int32")
-        routed = amp.route_by(
-            amp.npt("double", lambda x: 2 * x)(x),
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        way = ag.pump("way", (), "int32")
+        routed = ag.route_by(
+            ag.npt("double", lambda x: 2 * x)(x),
             way,
             "way",
         )
-        for i, wire in enumerate(amp.cond(routed, lambda s: s.way, 2)):
-            amp.sink(f"way{i}", wire)
+        for i, wire in enumerate(ag.cond(routed, lambda s: s.way, 2)):
+            ag.sink(f"way{i}", wire)
     e = engine(g)
     e.wall(
         [{"x": np.float32(i), "way": np.int32(i % 2)} for i in range(5)],

@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.engine import touched_rows
 from ampjax.engine.parameters import ParameterStore
 from ampjax.engine.touched_rows import TouchedRows, row_input
@@ -22,18 +23,18 @@ NUMBER = jax.ShapeDtypeStruct((), np.int32)
 
 def bag(n_rows=N_ROWS, body=None, **options):
     """The vector of one word to a class."""
-    with amp.Graph() as g:
-        word = amp.pump("word", dtype="int32")
-        label = amp.pump("label", dtype="int32")
+    with ag.Graph() as g:
+        word = ag.pump("word", dtype="int32")
+        label = ag.pump("label", dtype="int32")
         embed = amp.nn.Embed(n_rows, FEATURES)
-        table = amp.ppt(
+        table = ag.ppt(
             "embed",
             body or embed,
             params=embed.init if body else None,
             **options,
         )
-        logits = amp.ppt("out", amp.nn.Linear(FEATURES, 3))(table(word))
-        amp.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(logits, label)
+        logits = ag.ppt("out", amp.nn.Linear(FEATURES, 3))(table(word))
+        ag.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(logits, label)
     return g
 
 
@@ -110,19 +111,19 @@ def test_training_by_rows_is_training(tx, settings, monkeypatch):
 
 def two_words(product):
     """The vectors of two words, from one table; with `product` the table is multiplied by, too."""
-    with amp.Graph() as g:
+    with ag.Graph() as g:
         embed = amp.nn.Embed(N_ROWS, FEATURES)
-        first = amp.ppt("embed", embed)(amp.pump("word", dtype="int32"))
-        second = amp.ppt("again", embed, params_of="embed")(amp.pump("other", dtype="int32"))
-        both = amp.npt("both", lambda x, y: jnp.tanh(x) * y)(
+        first = ag.ppt("embed", embed)(ag.pump("word", dtype="int32"))
+        second = ag.ppt("again", embed, params_of="embed")(ag.pump("other", dtype="int32"))
+        both = ag.npt("both", lambda x, y: jnp.tanh(x) * y)(
             first,
             second,
         )
         if product:
-            both = amp.ppt("product", lambda p, h: (p @ h)[:FEATURES], params_of="embed")(both)
-        logits = amp.ppt("out", amp.nn.Linear(FEATURES, 3))(both)
-        amp.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(
-            logits, amp.pump("label", dtype="int32")
+            both = ag.ppt("product", lambda p, h: (p @ h)[:FEATURES], params_of="embed")(both)
+        logits = ag.ppt("out", amp.nn.Linear(FEATURES, 3))(both)
+        ag.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(
+            logits, ag.pump("label", dtype="int32")
         )
     return g
 
@@ -263,12 +264,12 @@ def test_the_number_among_several_inputs():
 @pytest.mark.nightly
 @pytest.mark.usefixtures("every_table")
 def test_numbers_that_were_computed_are_not_known():
-    with amp.Graph() as g:
-        word = amp.pump("word", dtype="int32")
-        label = amp.pump("label", dtype="int32")
-        half = amp.npt("half", lambda i: i // 2)(word)
-        logits = amp.ppt("embed", amp.nn.Embed(N_ROWS, 3))(half)
-        amp.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(logits, label)
+    with ag.Graph() as g:
+        word = ag.pump("word", dtype="int32")
+        label = ag.pump("label", dtype="int32")
+        half = ag.npt("half", lambda i: i // 2)(word)
+        logits = ag.ppt("embed", amp.nn.Embed(N_ROWS, 3))(half)
+        ag.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(logits, label)
     for fuse in (True, False):
         trainer = amp.Trainer(
             g,

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.cost import product_shapes
 from experiments.bench import account, workload
 from experiments.bench.workloads import SentimentBench
@@ -23,19 +24,19 @@ def test_products_of_a_body_are_found_wherever_they_are() -> None:
     def body(params: Any, x: Any) -> Any:
         return jax.jit(lambda y: jax.nn.softmax(y @ y.T))(jax.nn.relu(x @ params))
 
-    with amp.Graph() as g:
-        x = amp.pump("x", (5, 3))
-        amp.sink(
+    with ag.Graph() as g:
+        x = ag.pump("x", (5, 3))
+        ag.sink(
             "y",
-            amp.ppt("linear", amp.nn.Linear(3, 4))(x),
+            ag.ppt("linear", amp.nn.Linear(3, 4))(x),
         )
-        amp.sink(
+        ag.sink(
             "z",
-            amp.ppt("two", body, params=np.ones((3, 2), np.float32))(x),
+            ag.ppt("two", body, params=np.ones((3, 2), np.float32))(x),
         )
-        amp.sink(
+        ag.sink(
             "w",
-            amp.npt("none", jax.nn.relu)(x),
+            ag.npt("none", jax.nn.relu)(x),
         )
     found = {}
     for name in ("linear", "two", "none"):

@@ -9,6 +9,7 @@ import pytest
 from support.parity import joined
 
 import ampjax as amp
+import ampjax.graphs as ag
 from experiments.bench.ours import EXPERIMENTS
 
 pytestmark = pytest.mark.slow
@@ -79,7 +80,7 @@ def test_copies_of_a_network_compute_what_one_does(name: str) -> None:
         np.testing.assert_allclose(rows, others, atol=1e-5)
 
 
-def _without_updates(graph: amp.Graph) -> amp.Graph:
+def _without_updates(graph: ag.Graph) -> ag.Graph:
     """The experiments set intervals of their own."""
     for node in graph.parameterised.values():
         node.options = replace(node.options, min_update_interval=None, gradient=None)

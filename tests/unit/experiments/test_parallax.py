@@ -9,9 +9,9 @@ import numpy as np
 import optax
 import pytest
 
-import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import find_resources
 from ampjax.errors import SettingsError
+from ampjax.parallel.steps.step_outcome import Metrics
 from experiments.__main__ import parse
 from experiments.bench import parallax as bench
 from experiments.bench import towers
@@ -410,7 +410,7 @@ def test_towers_by_hand_train_what_ours_trains(optimizer: towers.Optimizer, devi
     for batch in towers.batches(3, 6, 5, 50):
         metrics = ours.step(batch)
         losses = by_hand.step(batch)
-        assert isinstance(metrics, px.Metrics) and isinstance(losses, jax.Array)
+        assert isinstance(metrics, Metrics) and isinstance(losses, jax.Array)
         np.testing.assert_allclose(
             np.mean(losses),
             metrics.loss,

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from ampjax.errors import DataError, SettingsError
-from ampjax.tuning import Candidate
+from ampjax.tuning.candidate import Candidate
 from ampjax.tuning.search_space import candidates
 from experiments import tune
 from experiments.__main__ import parse

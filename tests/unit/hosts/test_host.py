@@ -7,7 +7,7 @@ import pytest
 from support import graphs
 from support.engines import engine, spread
 
-from ampjax.cluster import Message
+from ampjax.cluster.wire.message import Message
 from ampjax.hosts.host import ServingHost
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import BatchWriter, Names

@@ -8,6 +8,7 @@ from support.hosted import assert_same, pipeline
 from support.traces import assert_agree
 
 import ampjax as amp
+import ampjax.graphs as ag
 import ampjax.parallel as px
 from ampjax.cluster.hosts.local_launcher import LocalLauncher
 from ampjax.errors import HostError, SettingsError
@@ -85,11 +86,11 @@ def test_nodes_are_where_their_hosts_names_say_and_traces_name_these(tmp_path):
 
 
 def test_a_nodes_own_worker_may_be_a_host():
-    with amp.Graph() as g:
-        y = amp.ppt("a", lambda p, v: p * v, params=lambda key: np.float32(1.0), worker="host1")(
-            amp.pump("x", shape=())
+    with ag.Graph() as g:
+        y = ag.ppt("a", lambda p, v: p * v, params=lambda key: np.float32(1.0), worker="host1")(
+            ag.pump("x", shape=())
         )
-        amp.loss("loss", lambda v: v, worker="host0")(y)
+        ag.loss("loss", lambda v: v, worker="host0")(y)
     there = amp.Trainer(
         g,
         optax.sgd(0.1),

@@ -9,7 +9,7 @@ from support import graphs
 from support.engines import engine, spread
 from support.models import model
 
-from ampjax.cluster import Message
+from ampjax.cluster.wire.message import Message
 from ampjax.drivers import issue_queue
 from ampjax.drivers.host_order import in_expected_order
 from ampjax.drivers.run import DECIDED_FOR_HOSTS, DriverLoop

@@ -11,7 +11,7 @@ from support.effort import examples
 from support.hosted import pipeline
 
 import ampjax as amp
-from ampjax.cluster import Message
+from ampjax.cluster.wire.message import Message
 from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import HostError
 from ampjax.hosts.fleet import Fleet, Ready

@@ -16,6 +16,7 @@ from support.processes import is_there
 from support.traces import assert_agree
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import HostError, SettingsError
 
 pytestmark = pytest.mark.slow
@@ -95,11 +96,11 @@ def test_a_graph_that_can_not_travel():
         assert lock
         return p * x
 
-    with amp.Graph() as g:
-        x = amp.pump("x", shape=())
-        amp.sink(
+    with ag.Graph() as g:
+        x = ag.pump("x", shape=())
+        ag.sink(
             "y",
-            amp.ppt("double", body, params=lambda key: np.float32(2.0))(x),
+            ag.ppt("double", body, params=lambda key: np.float32(2.0))(x),
         )
     with pytest.raises(
         SettingsError, match=r"something that can travel to another process, got(?s:.*)lock"

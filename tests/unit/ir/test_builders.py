@@ -11,6 +11,7 @@ from support.laws import Engine, Schedule
 from support.node_kinds import KINDS, ROW, D, build, square
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.ir.nodes import infer
 from ampjax.ir.ops.op_classes import ControlOp, PayloadOp
 from ampjax.ir.ops.payload_nodes import Pump
@@ -66,19 +67,19 @@ def test_contract(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_runs(kind):
     g, node = build(kind)
-    rows = amp.messages(
+    rows = ag.messages(
         np.ones((3, D), np.float32),
         t=2,
     )
     instance = {
-        "x": amp.messages(
+        "x": ag.messages(
             np.ones((1, D), np.float32),
             t=2,
         ),
         "rows": rows,
     }
     instance |= {
-        "map": amp.Topology(
+        "map": ag.Topology(
             ([0, 1, 2],) * 2,
             ([0, 1, 0],) * 2,
             2,
@@ -86,7 +87,7 @@ def test_every_kind_runs(kind):
         "empty": np.zeros((0, D), np.float32),
     }
     if any(n.name == "unused" for n in g.nodes.values()):
-        instance["map"] = amp.Topology(
+        instance["map"] = ag.Topology(
             ([],),
             ([],),
             0,
@@ -110,14 +111,14 @@ def test_every_kind_sends_what_it_sends_in_the_oracle(kind):
     for t in range(5):
         data.append(
             {
-                "x": amp.messages(x, t=t),
-                "rows": amp.messages(rows, t=t),
+                "x": ag.messages(x, t=t),
+                "rows": ag.messages(rows, t=t),
                 "empty": np.zeros((0, D), np.float32),
             }
-            | {"map": amp.Topology(([0, 1, 2],) * 2, ([0, 1, 0],) * 2, 2)}
+            | {"map": ag.Topology(([0, 1, 2],) * 2, ([0, 1, 0],) * 2, 2)}
         )
     if any(n.name == "unused" for n in g.nodes.values()):
-        data = [instance | {"map": amp.Topology(([],), ([],), 0)} for instance in data]
+        data = [instance | {"map": ag.Topology(([],), ([],), 0)} for instance in data]
     data = [
         {name: value for name, value in instance.items() if name in g.pumps} for instance in data
     ]
@@ -137,58 +138,58 @@ def test_every_kind_sends_what_it_sends_in_the_oracle(kind):
 
 
 def test_a_wire_used_twice_is_a_bcast():
-    with amp.Graph() as g:
-        x = amp.pump("x", (D,))
-        amp.loss("loss", lambda a, b: jnp.sum(a * b))(
+    with ag.Graph() as g:
+        x = ag.pump("x", (D,))
+        ag.loss("loss", lambda a, b: jnp.sum(a * b))(
             x,
-            amp.npt("double", lambda x: 2 * x)(x),
+            ag.npt("double", lambda x: 2 * x)(x),
         )
     assert [(node.name, port) for node, port in x.consumers] == [("double", 0), ("loss", 0)]
     assert reference(g, {}, [{"x": np.ones(D, np.float32)}]).loss == 2 * D
 
 
 def test_types_of_a_loop_are_found_when_the_graph_is_closed():
-    with amp.Graph() as g:
-        h = amp.phi("h")
-        y = amp.ppt("layer", amp.nn.Linear(D, D))(h)
+    with ag.Graph() as g:
+        h = ag.phi("h")
+        y = ag.ppt("layer", amp.nn.Linear(D, D))(h)
         assert y.type is None
-        y = amp.isu(
+        y = ag.isu(
             y,
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        more, done = amp.cond(y, lambda s: s.t < 3)
+        more, done = ag.cond(y, lambda s: s.t < 3)
         h.connect(
-            amp.pump("x", (D,), fields=("t",)),
+            ag.pump("x", (D,), fields=("t",)),
             more,
         )
-        amp.sink("y", done)
+        ag.sink("y", done)
     assert y.type == h.type == done.type == ROW
     assert g.layout.fields == ("t",)
 
 
 def test_a_join_takes_the_state_of_port_0():
-    with amp.Graph():
-        x = amp.pump(
+    with ag.Graph():
+        x = ag.pump(
             "x",
             (D,),
             fields=("t", "n"),
         )
-        label = amp.pump("label", (D,), fields=("t",))
-        y = amp.npt("add", lambda a, b: a + b, join=("t",))(
+        label = ag.pump("label", (D,), fields=("t",))
+        y = ag.npt("add", lambda a, b: a + b, join=("t",))(
             x,
             label,
         )
-        amp.sink("y", y)
+        ag.sink("y", y)
     assert y.type.fields == ("t", "n")
 
 
 def test_ports_have_the_names_of_the_body_s_arguments():
-    with amp.Graph() as g:
-        x = amp.pump("x", (D,))
-        amp.sink(
+    with ag.Graph() as g:
+        x = ag.pump("x", (D,))
+        ag.sink(
             "y",
-            amp.ppt("gate", lambda p, left, right: left * right * p, params=jnp.ones(D))(
+            ag.ppt("gate", lambda p, left, right: left * right * p, params=jnp.ones(D))(
                 x,
                 x,
             ),
@@ -198,11 +199,11 @@ def test_ports_have_the_names_of_the_body_s_arguments():
 
 
 def test_automatic_names_are_free():
-    with amp.Graph() as g:
-        x = amp.pump("cond1", (D,))
-        for wire in amp.cond(x, lambda s: s.instance > 0):
-            amp.sink(f"end{wire.port}", wire)
-        amp.sink("end", amp.concat(x, x))
+    with ag.Graph() as g:
+        x = ag.pump("cond1", (D,))
+        for wire in ag.cond(x, lambda s: s.instance > 0):
+            ag.sink(f"end{wire.port}", wire)
+        ag.sink("end", ag.concat(x, x))
     assert set(g.nodes) == {"cond1", "cond2", "end0", "end1", "concat1", "end"}
 
 
@@ -233,8 +234,8 @@ BODIES = {
 @pytest.mark.parametrize("name", BODIES)
 def test_bodies(name):
     body, options = BODIES[name]
-    with amp.Graph() as g:
-        amp.loss("loss", square)(amp.ppt("layer", body, **options)(amp.pump("x", (D,))))
+    with ag.Graph() as g:
+        ag.loss("loss", square)(ag.ppt("layer", body, **options)(ag.pump("x", (D,))))
     params = init_params(g)
     assert g.parameterised.keys() == params.keys() == {"layer"}
     x = np.arange(D, dtype=np.float32)
@@ -253,17 +254,17 @@ def test_bodies(name):
 
 
 def test_replicate_builds_copies_between_a_cond_per_input_and_a_phi():
-    with amp.Graph() as g:
-        x = amp.pump("x", (D,))
-        y = amp.pump("y", (D,))
-        layer = amp.ppt(
+    with ag.Graph() as g:
+        x = ag.pump("x", (D,))
+        y = ag.pump("y", (D,))
+        layer = ag.ppt(
             "gate",
             lambda p, a, b: p * a * b,
             params=jnp.ones(D),
             min_update_interval=7,
         )
-        z = amp.replicate(layer, 3)(x, y)
-        amp.sink("z", z)
+        z = ag.replicate(layer, 3)(x, y)
+        ag.sink("z", z)
     copies = []
     for n in g.nodes.values():
         if n.options.replica_of == "gate":
@@ -285,21 +286,21 @@ def test_replicate_builds_copies_between_a_cond_per_input_and_a_phi():
 
 
 def test_replicate_by_a_state_function():
-    with amp.Graph() as g:
-        x = amp.pump("x", (D,), fields=("t",))
-        amp.sink(
+    with ag.Graph() as g:
+        x = ag.pump("x", (D,), fields=("t",))
+        ag.sink(
             "y",
-            amp.replicate(amp.ppt("layer", amp.nn.Linear(D, D)), 2, route=lambda s: s.t % 2)(x),
+            ag.replicate(ag.ppt("layer", amp.nn.Linear(D, D)), 2, route=lambda s: s.t % 2)(x),
         )
-    data = [{"x": amp.messages(np.zeros((3, D), np.float32), t=[1, 3, 4])}]
+    data = [{"x": ag.messages(np.zeros((3, D), np.float32), t=[1, 3, 4])}]
     assert reference(g, init_params(g), data).rows == {"layer/0": 1, "layer/1": 2}
 
 
 def test_replicate_joins_each_output_of_its_own():
-    with amp.Graph() as g:
-        x = amp.pump("x", (D,))
-        both = amp.replicate(
-            amp.ppt(
+    with ag.Graph() as g:
+        x = ag.pump("x", (D,))
+        both = ag.replicate(
+            ag.ppt(
                 "both",
                 lambda p, x: (p * x, x - p),
                 params=jnp.ones(D),
@@ -308,7 +309,7 @@ def test_replicate_joins_each_output_of_its_own():
             2,
         )(x)
         for name, wire in zip(("times", "minus"), both, strict=True):
-            amp.sink(name, wire)
+            ag.sink(name, wire)
     got = reference(
         g,
         {name: jnp.full(D, 3.0) for name in ("both/0", "both/1")},
@@ -325,37 +326,37 @@ def parted(n, inner=1):
     """A loop with a loss and an output, `n` times."""
 
     def network(x, label):
-        h = amp.phi("h")
-        z = amp.replicate(amp.ppt("times", lambda p, a: p * a, params=jnp.full(D, 0.5)), inner)(h)
-        z = amp.isu(
+        h = ag.phi("h")
+        z = ag.replicate(ag.ppt("times", lambda p, a: p * a, params=jnp.full(D, 0.5)), inner)(h)
+        z = ag.isu(
             z,
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        more, done = amp.cond(z, lambda s: s.t < 3)
+        more, done = ag.cond(z, lambda s: s.t < 3)
         h.connect(x, more)
-        amp.loss("far", lambda a, b: jnp.sum((a - b) ** 2))(
+        ag.loss("far", lambda a, b: jnp.sum((a - b) ** 2))(
             done,
             label,
         )
-        amp.sink("inside", done)
+        ag.sink("inside", done)
         return done
 
-    with amp.Graph() as g:
+    with ag.Graph() as g:
         fields = ("t",)
-        x = amp.pump("x", (D,), fields=fields)
-        label = amp.pump("label", (D,), fields=fields)
-        amp.sink("y", amp.replicate(network, n)(x, label))
+        x = ag.pump("x", (D,), fields=fields)
+        label = ag.pump("label", (D,), fields=fields)
+        ag.sink("y", ag.replicate(network, n)(x, label))
     return g
 
 
 PARTED = [
     {
-        "x": amp.messages(
+        "x": ag.messages(
             np.full((1, D), i, np.float32),
             t=i % 3,
         ),
-        "label": amp.messages(
+        "label": ag.messages(
             np.ones((1, D), np.float32),
             t=3,
         ),
@@ -406,18 +407,18 @@ def test_copies_of_a_part_compute_what_the_part_does(inner):
 
 
 def test_parts_of_one_name_get_numbers_and_topologies_are_not_routed():
-    with amp.Graph() as g:
-        x = amp.pump("x", (D,))
-        rows = amp.pump("rows", (D,), ragged=True)
-        edges = amp.topology("edges")
-        y = amp.replicate(lambda x: amp.npt("same", lambda x: x)(x), 2)(x)
-        amp.sink(
+    with ag.Graph() as g:
+        x = ag.pump("x", (D,))
+        rows = ag.pump("rows", (D,), ragged=True)
+        edges = ag.topology("edges")
+        y = ag.replicate(lambda x: ag.npt("same", lambda x: x)(x), 2)(x)
+        ag.sink(
             "y",
-            amp.replicate(lambda x: amp.npt("again", lambda x: x)(x), 2)(y),
+            ag.replicate(lambda x: ag.npt("again", lambda x: x)(x), 2)(y),
         )
-        amp.sink(
+        ag.sink(
             "z",
-            amp.replicate(lambda r, e: amp.collect(amp.distribute(r, e, 1), e), 2, name="over")(
+            ag.replicate(lambda r, e: ag.collect(ag.distribute(r, e, 1), e), 2, name="over")(
                 rows, edges
             ),
         )
@@ -428,16 +429,16 @@ def test_parts_of_one_name_get_numbers_and_topologies_are_not_routed():
         "x": np.ones(D, np.float32),
         "rows": np.ones((2, D), np.float32),
     }
-    instances = [data | {"edges": amp.Topology(([0, 1],), ([0, 0],), 1)}] * 3
+    instances = [data | {"edges": ag.Topology(([0, 1],), ([0, 0],), 1)}] * 3
     got = reference(g, {}, instances).outputs
     assert [float(z[0][0]) for _, z in got["z"]] == [2.0] * 3 and len(got["y"]) == 3
 
 
 def test_a_part_without_outputs_and_one_copy():
-    with amp.Graph() as g:
-        x = amp.pump("x", (D,))
-        assert amp.replicate(lambda x: amp.loss("sum", jnp.sum)(x), 2)(x) is None
-        assert amp.replicate(tuple, 1)([x]) == (x,)
+    with ag.Graph() as g:
+        x = ag.pump("x", (D,))
+        assert ag.replicate(lambda x: ag.loss("sum", jnp.sum)(x), 2)(x) is None
+        assert ag.replicate(tuple, 1)([x]) == (x,)
     assert {"sum/0", "sum/1"} <= {*g.nodes}
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import GraphError
 
 D = 4
@@ -19,107 +20,107 @@ def add(x, y):
 
 
 def pump(name="x", shape=(D,), **options):
-    return amp.pump(name, shape, **options)
+    return ag.pump(name, shape, **options)
 
 
 def end(*wires):
     for i, wire in enumerate(wires):
-        amp.sink(f"end{i}", wire)
+        ag.sink(f"end{i}", wire)
 
 
 # Shapes, dtypes, bodies.
 
 
 def wrong_shape():
-    amp.ppt("lstm", amp.nn.Linear(128, 10))(pump("embed", (64,)))
+    ag.ppt("lstm", amp.nn.Linear(128, 10))(pump("embed", (64,)))
 
 
 def wrong_shape_for_a_plain_body():
-    amp.npt("add", add)(
+    ag.npt("add", add)(
         pump("a", (3,)),
         pump("b", (D,)),
     )
 
 
 def wrong_dtype():
-    amp.ppt("embed", amp.nn.Embed(10, D))(pump("ids", (), dtype="float32"))
+    ag.ppt("embed", amp.nn.Embed(10, D))(pump("ids", (), dtype="float32"))
 
 
 def plain_function_without_parameters():
-    amp.ppt("layer", lambda p, x: x @ p)
+    ag.ppt("layer", lambda p, x: x @ p)
 
 
 def body_that_cannot_be_called():
-    amp.npt("layer", 3)
+    ag.npt("layer", 3)
 
 
 def init_that_fails():
-    amp.ppt("layer", lambda p, x: x, params=lambda key: jnp.zeros(3) @ jnp.zeros(4))(pump())
+    ag.ppt("layer", lambda p, x: x, params=lambda key: jnp.zeros(3) @ jnp.zeros(4))(pump())
 
 
 def wrong_arity():
-    amp.npt("add", add)(pump())
+    ag.npt("add", add)(pump())
 
 
 def wrong_number_of_outputs():
-    amp.npt("double", double, outputs=2)(pump())
+    ag.npt("double", double, outputs=2)(pump())
 
 
 def no_inputs():
-    amp.npt("double", double)()
+    ag.npt("double", double)()
 
 
 def split_sizes():
-    amp.split(pump(), (3, 2), name="split")
+    ag.split(pump(), (3, 2), name="split")
 
 
 def loss_not_scalar():
-    amp.loss("loss", double)(pump())
+    ag.loss("loss", double)(pump())
 
 
 def loss_of_integers():
-    amp.loss("loss", lambda x: x)(pump(shape=(), dtype="int32"))
+    ag.loss("loss", lambda x: x)(pump(shape=(), dtype="int32"))
 
 
 def metric_not_scalar():
-    amp.loss("loss", lambda x: (x.sum(), {"each": x}))(pump())
+    ag.loss("loss", lambda x: (x.sum(), {"each": x}))(pump())
 
 
 def metric_called_loss():
-    amp.loss("loss", lambda x: (x.sum(), {"loss": x.sum()}))(pump())
+    ag.loss("loss", lambda x: (x.sum(), {"loss": x.sum()}))(pump())
 
 
 def metric_without_a_name():
-    amp.loss("loss", lambda x: (x.sum(), {1: x.sum()}))(pump())
+    ag.loss("loss", lambda x: (x.sum(), {1: x.sum()}))(pump())
 
 
 def pump_without_a_name():
-    amp.pump((3,))
+    ag.pump((3,))
 
 
 def pump_of_one_number():
-    amp.pump("x", 3)
+    ag.pump("x", 3)
 
 
 def copies_in_words():
-    amp.replicate(amp.npt("double", double), "2", "round_robin")
+    ag.replicate(ag.npt("double", double), "2", "round_robin")
 
 
 # Ports, wires, loops, names.
 
 
 def unconnected_port():
-    end(amp.npt("add", add)(pump(), None))
+    end(ag.npt("add", add)(pump(), None))
 
 
 def unconnected_phi():
-    end(amp.phi("h"))
+    end(ag.phi("h"))
 
 
 def two_wires_into_one_port():
     x = pump()
-    node = amp.npt("double", double)(x).source
-    x.source.outputs and amp.Graph.connect(amp.ir.graph.current_graph(), node, 0, x)
+    node = ag.npt("double", double)(x).source
+    x.source.outputs and ag.Graph.connect(amp.ir.graph.current_graph(), node, 0, x)
 
 
 def port_that_is_not_there():
@@ -129,12 +130,12 @@ def port_that_is_not_there():
 
 def phi_connected_twice():
     x = pump()
-    amp.phi("h").connect(x).connect(x)
+    ag.phi("h").connect(x).connect(x)
 
 
 def builder_called_twice():
     x = pump()
-    node = amp.npt("double", double)
+    node = ag.npt("double", double)
     node(x)
     node(x)
 
@@ -142,14 +143,14 @@ def builder_called_twice():
 def loop_without_phi():
     x = pump()
     graph = amp.ir.graph.current_graph()
-    y = amp.npt("add", add)(x, None)
-    graph.connect("add", 1, amp.npt("double", double)(y))
+    y = ag.npt("add", add)(x, None)
+    graph.connect("add", 1, ag.npt("double", double)(y))
 
 
 def loop_that_no_pump_enters():
-    h = amp.phi("h")
-    more, done = amp.cond(
-        amp.npt("double", double)(h),
+    h = ag.phi("h")
+    more, done = ag.cond(
+        ag.npt("double", double)(h),
         lambda s: s.instance > 0,
     )
     h.connect(more)
@@ -158,7 +159,7 @@ def loop_that_no_pump_enters():
 
 def float_in_a_state():
     end(
-        amp.isu(
+        ag.isu(
             pump(fields=("t",)),
             lambda s: s.replace(t=s.t + 0.5),
             lambda s: s.replace(t=s.t - 0.5),
@@ -167,29 +168,29 @@ def float_in_a_state():
 
 
 def unknown_dtype():
-    end(amp.pump("x", dtype="flaot32"))
+    end(ag.pump("x", dtype="flaot32"))
 
 
 def dtype_of_64_bits():
-    end(amp.pump("x", dtype="float64"))
+    end(ag.pump("x", dtype="float64"))
 
 
 def dtype_of_texts():
-    end(amp.pump("x", dtype="U3"))
+    end(ag.pump("x", dtype="U3"))
 
 
 def wire_of_another_graph():
-    with amp.Graph():
+    with ag.Graph():
         end(other := pump("other"))
-    amp.npt("double", double)(other)
+    ag.npt("double", double)(other)
 
 
 def not_a_wire():
-    amp.npt("double", double)(3.0)
+    ag.npt("double", double)(3.0)
 
 
 def dangling_wire():
-    _, done = amp.cond(
+    _, done = ag.cond(
         pump(),
         lambda s: s.instance > 0,
         name="cond",
@@ -207,7 +208,7 @@ def empty_graph():
 
 
 def node_in_a_closed_graph():
-    with amp.Graph() as g:
+    with ag.Graph() as g:
         end(pump())
     g.add(
         "late",
@@ -218,7 +219,7 @@ def node_in_a_closed_graph():
 
 
 def connect_in_a_closed_graph():
-    with amp.Graph() as g:
+    with ag.Graph() as g:
         end(x := pump())
     g.connect("end0", 0, x)
 
@@ -235,7 +236,7 @@ def pump_field_twice():
 
 
 def missing_state_field():
-    amp.cond(
+    ag.cond(
         pump("z", fields=("t",)),
         lambda s: s.t < s.length,
         name="cond",
@@ -243,7 +244,7 @@ def missing_state_field():
 
 
 def isu_that_does_not_invert():
-    amp.isu(
+    ag.isu(
         pump(fields=("t",)),
         lambda s: s.replace(t=s.t + 1),
         lambda s: s.replace(t=s.t - 2),
@@ -252,7 +253,7 @@ def isu_that_does_not_invert():
 
 
 def isu_that_loses_information():
-    amp.isu(
+    ag.isu(
         pump(fields=("v",)),
         lambda s: s.replace(v=s.v // 2),
         lambda s: s.replace(v=s.v * 2),
@@ -261,7 +262,7 @@ def isu_that_loses_information():
 
 
 def inverse_that_keeps_a_field():
-    amp.isu(
+    ag.isu(
         pump(fields=("t",)),
         lambda s: s.replace(u=s.t),
         lambda s: s,
@@ -270,7 +271,7 @@ def inverse_that_keeps_a_field():
 
 
 def inverse_that_drops_a_field():
-    amp.isu(
+    ag.isu(
         pump(fields=("t", "n")),
         lambda s: s.replace(t=s.t + 1),
         lambda s: s.drop("n"),
@@ -279,7 +280,7 @@ def inverse_that_drops_a_field():
 
 
 def isu_without_a_state():
-    amp.isu(
+    ag.isu(
         pump(fields=("t",)),
         lambda s: s.t + 1,
         lambda s: s,
@@ -288,7 +289,7 @@ def isu_without_a_state():
 
 
 def isu_that_replaces_the_instance():
-    amp.isu(
+    ag.isu(
         pump(),
         lambda s: s.replace(instance=s.instance + 1),
         lambda s: s,
@@ -297,7 +298,7 @@ def isu_that_replaces_the_instance():
 
 
 def scaled(name, **options):
-    return amp.ppt(name, lambda p, x: p * x, **options)
+    return ag.ppt(name, lambda p, x: p * x, **options)
 
 
 def params_of_nobody():
@@ -310,25 +311,25 @@ def params_of_a_node_that_is_made_later():
 
 
 def params_of_a_node_without_any():
-    scaled("b", params_of=amp.npt("a", double)(pump()))(pump("y"))
+    scaled("b", params_of=ag.npt("a", double)(pump()))(pump("y"))
 
 
 def params_of_another_graph():
-    with amp.Graph():
+    with ag.Graph():
         x = scaled("a", params=np.float32(1))(pump())
-        amp.sink("end", x)
-    with amp.Graph():
+        ag.sink("end", x)
+    with ag.Graph():
         scaled("b", params_of=x)(pump())
 
 
 def params_of_a_copy_outside_of_it():
-    y = amp.replicate(scaled("a", params=np.float32(1)), 2)(pump())
+    y = ag.replicate(scaled("a", params=np.float32(1)), 2)(pump())
     scaled("b", params_of="a/0")(y)
 
 
 def shared_params_that_do_not_fit():
     x = scaled("a", params=np.ones(3, np.float32))(pump(shape=(3,)))
-    scaled("b", params_of="a")(amp.npt("wider", lambda x: jnp.append(x, x))(x))
+    scaled("b", params_of="a")(ag.npt("wider", lambda x: jnp.append(x, x))(x))
 
 
 def params_and_params_of():
@@ -345,7 +346,7 @@ def shared_params_on_two_workers():
 
 
 def relabel_that_reads_a_missing_field():
-    amp.relabel(
+    ag.relabel(
         pump(fields=("t",)),
         lambda s: s.replace(t=s.u),
         name="step",
@@ -353,7 +354,7 @@ def relabel_that_reads_a_missing_field():
 
 
 def relabel_without_a_state():
-    amp.relabel(
+    ag.relabel(
         pump(fields=("t",)),
         lambda s: s.t // 2,
         name="step",
@@ -361,7 +362,7 @@ def relabel_without_a_state():
 
 
 def relabel_that_drops_the_instance():
-    amp.relabel(
+    ag.relabel(
         pump(fields=("t",)),
         lambda s: s.drop("instance"),
         name="step",
@@ -369,7 +370,7 @@ def relabel_that_drops_the_instance():
 
 
 def relabel_that_moves_rows():
-    amp.relabel(
+    ag.relabel(
         pump(fields=("t",)),
         lambda s: s.take(np.arange(len(s))[::-1]),
         name="step",
@@ -377,7 +378,7 @@ def relabel_that_moves_rows():
 
 
 def cond_with_float_result():
-    amp.cond(
+    ag.cond(
         pump(fields=("t",)),
         lambda s: s.t / 2,
         name="cond",
@@ -385,7 +386,7 @@ def cond_with_float_result():
 
 
 def cond_of_three_by_a_truth_value():
-    amp.cond(
+    ag.cond(
         pump(fields=("t",)),
         lambda s: s.t > 2,
         3,
@@ -394,7 +395,7 @@ def cond_of_three_by_a_truth_value():
 
 
 def if_on_a_column():
-    amp.cond(
+    ag.cond(
         pump(fields=("t",)),
         lambda s: 1 if s.t > 2 else 0,
         name="cond",
@@ -402,7 +403,7 @@ def if_on_a_column():
 
 
 def column_of_another_length():
-    amp.cond(
+    ag.cond(
         pump(fields=("t",)),
         lambda s: s.t[:3],
         name="cond",
@@ -410,7 +411,7 @@ def column_of_another_length():
 
 
 def flatmap_count_not_integer():
-    amp.flatmap(
+    ag.flatmap(
         pump(fields=("n",)),
         lambda s: s.n * 0.5,
         lambda s, i: s.replace(i=i),
@@ -419,7 +420,7 @@ def flatmap_count_not_integer():
 
 
 def flatmap_without_a_state():
-    amp.flatmap(
+    ag.flatmap(
         pump(fields=("n",)),
         lambda s: s.n,
         lambda s, i: i,
@@ -431,7 +432,7 @@ def flatmap_without_a_state():
 
 
 def phi_of_different_payloads():
-    amp.phi(
+    ag.phi(
         "h",
         pump("a", (3,)),
         pump("b", (D,)),
@@ -439,7 +440,7 @@ def phi_of_different_payloads():
 
 
 def phi_of_different_schemas():
-    amp.phi(
+    ag.phi(
         "h",
         pump("a", fields=("t",)),
         pump("b", fields=("t", "n")),
@@ -447,28 +448,28 @@ def phi_of_different_schemas():
 
 
 def join_schema_mismatch():
-    amp.npt("add", add)(
+    ag.npt("add", add)(
         pump("a", fields=("t",)),
         pump("label"),
     )
 
 
 def unknown_key_field():
-    amp.npt("add", add, join=("t",))(
+    ag.npt("add", add, join=("t",))(
         pump("a", fields=("t",)),
         pump("b"),
     )
 
 
 def keying_function_that_gives_floats():
-    amp.npt("add", add, join=lambda s: s.t / 2)(
+    ag.npt("add", add, join=lambda s: s.t / 2)(
         pump("a", fields=("t",)),
         pump("b", fields=("t",)),
     )
 
 
 def unknown_group_field():
-    amp.group(
+    ag.group(
         pump("a", fields=("t",)),
         by=("parent",),
         size=lambda s: s.t,
@@ -477,7 +478,7 @@ def unknown_group_field():
 
 
 def group_size_not_integer():
-    amp.group(
+    ag.group(
         pump("a", fields=("t",)),
         size=lambda s: s.t / 2,
         name="children",
@@ -488,14 +489,14 @@ def group_size_not_integer():
 
 
 def ragged_and_ordinary():
-    amp.npt("add", add)(
+    ag.npt("add", add)(
         pump("a", ragged=True),
         pump("b"),
     )
 
 
 def group_of_ragged():
-    amp.group(
+    ag.group(
         pump("a", ragged=True),
         size=lambda s: 1,
         name="group",
@@ -503,19 +504,19 @@ def group_of_ragged():
 
 
 def ungroup_of_ordinary():
-    amp.ungroup(pump("a"), "i", name="ungroup")
+    ag.ungroup(pump("a"), "i", name="ungroup")
 
 
 def ungroup_without_a_state():
-    amp.ungroup(pump("a", ragged=True))
+    ag.ungroup(pump("a", ragged=True))
 
 
 def reduce_of_ordinary():
-    amp.reduce("sum", lambda rows, ids, n: rows, pump("a"))
+    ag.reduce("sum", lambda rows, ids, n: rows, pump("a"))
 
 
 def reduce_with_wrong_leading_size():
-    amp.reduce(
+    ag.reduce(
         "sum",
         lambda rows, ids, n: rows,
         pump("a", ragged=True),
@@ -523,11 +524,11 @@ def reduce_with_wrong_leading_size():
 
 
 def topology_as_payload():
-    amp.npt("double", double)(amp.topology("map"))
+    ag.npt("double", double)(ag.topology("map"))
 
 
 def distribute_without_a_topology():
-    amp.distribute(
+    ag.distribute(
         pump("a", ragged=True),
         pump("map"),
         2,
@@ -536,21 +537,21 @@ def distribute_without_a_topology():
 
 
 def distribute_of_ordinary():
-    amp.distribute(
+    ag.distribute(
         pump("a"),
-        amp.topology("map"),
+        ag.topology("map"),
         2,
         name="edges",
     )
 
 
 def collect_of_different_rows():
-    amp.collect(
+    ag.collect(
         [
             pump("a", (3,), ragged=True),
             pump("b", ragged=True),
         ],
-        amp.topology("map"),
+        ag.topology("map"),
         name="sum",
     )
 
@@ -559,7 +560,7 @@ def collect_of_different_rows():
 
 
 def choice_of_floats():
-    amp.route_by(
+    ag.route_by(
         pump("x"),
         pump("gate", ()),
         "expert",
@@ -568,7 +569,7 @@ def choice_of_floats():
 
 
 def choices_for_one_field():
-    amp.route_by(
+    ag.route_by(
         pump("x"),
         pump("gate", (2,), dtype="int32"),
         "expert",
@@ -577,7 +578,7 @@ def choices_for_one_field():
 
 
 def route_ragged_rows():
-    amp.route_by(
+    ag.route_by(
         pump("x", ragged=True),
         pump("gate", (), dtype="int32", ragged=True),
         "expert",
@@ -586,7 +587,7 @@ def route_ragged_rows():
 
 
 def route_into_the_instance():
-    amp.route_by(
+    ag.route_by(
         pump("x"),
         pump("gate", (), dtype="int32"),
         "instance",
@@ -596,7 +597,7 @@ def route_into_the_instance():
 
 def assumption_for_one_of_two():
     choices = pump("gate", (2,), dtype="int32")
-    amp.route_by(
+    ag.route_by(
         pump("x"),
         choices,
         "first",
@@ -610,7 +611,7 @@ def assumption_for_one_of_two():
 
 
 def interval_of_zero():
-    amp.ppt(
+    ag.ppt(
         "layer",
         amp.nn.Linear(D, D),
         min_update_interval=0,
@@ -618,7 +619,7 @@ def interval_of_zero():
 
 
 def dispatch_size_not_integer():
-    amp.ppt(
+    ag.ppt(
         "layer",
         amp.nn.Linear(D, D),
         max_dispatch_size=1.5,
@@ -626,7 +627,7 @@ def dispatch_size_not_integer():
 
 
 def old_weights():
-    amp.ppt(
+    ag.ppt(
         "layer",
         amp.nn.Linear(D, D),
         weights="old",
@@ -634,7 +635,7 @@ def old_weights():
 
 
 def gradient_max():
-    amp.ppt(
+    ag.ppt(
         "layer",
         amp.nn.Linear(D, D),
         gradient="max",
@@ -642,7 +643,7 @@ def gradient_max():
 
 
 def tx_by_name():
-    amp.ppt(
+    ag.ppt(
         "layer",
         amp.nn.Linear(D, D),
         tx="adam",
@@ -650,84 +651,84 @@ def tx_by_name():
 
 
 def replicate_no_copies():
-    amp.replicate(
-        amp.ppt("layer", amp.nn.Linear(D, D)),
+    ag.replicate(
+        ag.ppt("layer", amp.nn.Linear(D, D)),
         0,
     )
 
 
 def replicate_unknown_route():
-    amp.replicate(
-        amp.ppt("layer", amp.nn.Linear(D, D)),
+    ag.replicate(
+        ag.ppt("layer", amp.nn.Linear(D, D)),
         2,
         "random",
     )
 
 
 def replicate_a_pump():
-    amp.replicate(lambda x: amp.concat(x, pump("y")), 2, name="both")(pump("x"))
+    ag.replicate(lambda x: ag.concat(x, pump("y")), 2, name="both")(pump("x"))
 
 
 def replicate_with_a_wire_from_outside():
     y = pump("y")
-    amp.replicate(lambda x: amp.concat(x, y, name="join"), 2, name="both")(pump("x"))
+    ag.replicate(lambda x: ag.concat(x, y, name="join"), 2, name="both")(pump("x"))
 
 
 def replicate_with_another_copys_wire():
     seen = []
 
     def peeping(x):
-        seen.append(amp.npt("same", lambda x: x)(x))
-        return amp.concat(x, seen[0], name="join")
+        seen.append(ag.npt("same", lambda x: x)(x))
+        return ag.concat(x, seen[0], name="join")
 
-    amp.replicate(peeping, 2)(pump("x"))
+    ag.replicate(peeping, 2)(pump("x"))
 
 
 def replicate_and_use_a_copys_wire_outside():
     seen = []
 
     def leaking(x):
-        seen.append(amp.npt("same", lambda x: x)(x))
+        seen.append(ag.npt("same", lambda x: x)(x))
         return seen[-1]
 
-    amp.replicate(leaking, 2)(pump("x"))
-    amp.sink("end", seen[-1])
+    ag.replicate(leaking, 2)(pump("x"))
+    ag.sink("end", seen[-1])
 
 
 def replicate_and_connect_a_copys_phi_later():
     phis = []
 
     def waiting(x):
-        phis.append(amp.phi("h"))
-        return amp.npt("add", lambda a, b: a + b)(
+        phis.append(ag.phi("h"))
+        return ag.npt("add", lambda a, b: a + b)(
             x,
             phis[-1],
         )
 
-    amp.replicate(waiting, 2)(pump("x"))
+    ag.replicate(waiting, 2)(pump("x"))
     phis[0].connect(pump("y"))
 
 
 def replicate_a_node_with_the_name_of_one_outside():
-    amp.sink("end", pump("x"))
-    amp.replicate(lambda x: amp.sink("end", x), 2, name="both")(pump("y"))
+    ag.sink("end", pump("x"))
+    ag.replicate(lambda x: ag.sink("end", x), 2, name="both")(pump("y"))
 
 
 def replicate_a_node_inside_a_copy_under_its_name():
     def twice(x):
-        y = amp.ppt("lin", amp.nn.Linear(D, D))(x)
-        return amp.replicate(amp.ppt("lin", amp.nn.Linear(D, D)), 2)(y)
+        y = ag.ppt("lin", amp.nn.Linear(D, D))(x)
+        return ag.replicate(ag.ppt("lin", amp.nn.Linear(D, D)), 2)(y)
 
-    amp.replicate(twice, 2)(pump("x"))
+    ag.replicate(twice, 2)(pump("x"))
 
 
 def replicate_parts_that_differ():
     calls = iter([1, 2])
 
     def growing(x):
-        return tuple(amp.npt(f"same{i}", lambda x: x)(x) for i in range(next(calls)))
+        return tuple(ag.npt(f"same{i}", lambda x: x)(x) for i in range(next(calls)))
 
-    amp.replicate(growing, 2)(pump("x"))
+    ag.replicate(growing, 2)(pump("x"))
 
 
 MISTAKES = [
@@ -755,19 +756,19 @@ MISTAKES = [
     (port_that_is_not_there, "node `x`, port 0: expected one of the 0 ports, got port 0. Pass a port that the node has; ports count from 0."),
     (phi_connected_twice, "node `h`: expected one call of connect, got a second one. Give connect all wires at once."),
     (builder_called_twice, "node `double`: expected one wire into each port, got a second call. Join the wires with a phi first, or build a second node."),
-    (loop_without_phi, "node `add`: expected a phi wherever a loop closes, got the loop add -> double -> add. Merge the loop's entry and its return with `amp.phi`."),
+    (loop_without_phi, "node `add`: expected a phi wherever a loop closes, got the loop add -> double -> add. Merge the loop's entry and its return with `amp.graphs.phi`."),
     (loop_that_no_pump_enters, "node `h`: expected inputs whose shapes are known without it, got a loop whose phi nothing enters from outside, so that its shape would have to tell itself. Connect the phi to a pump, or to a node before the loop, too."),
     (float_in_a_state, "node `isu1`, f: expected a function that works on columns of integers, got TypeError: field `t` takes integers, not float64: use `//` instead of `/`, or cast. Write it in NumPy style, for example `np.where(...)` instead of `if`."),
     (unknown_dtype, "pump `x`, dtype: expected a dtype, such as `float32` or `int32`, got 'flaot32'. Write the name of a NumPy dtype of numbers, such as `float32`."),
     (dtype_of_64_bits, "pump `x`, dtype: expected a dtype that JAX holds now, got float64. Declare it as float32, or let JAX compute in 64 bits: `jax.config.update(\"jax_enable_x64\", True)`."),
     (dtype_of_texts, "pump `x`, dtype: expected a dtype of numbers, got <U3. Encode what is no number as integers."),
-    (wire_of_another_graph, "node `double`, port x: expected a wire of the same graph, got `other` of another graph. Build all nodes inside one `with amp.Graph()` block."),
+    (wire_of_another_graph, "node `double`, port x: expected a wire of the same graph, got `other` of another graph. Build all nodes inside one `with amp.graphs.Graph()` block."),
     (not_a_wire, "node `double`, port x: expected a wire, got float. Connect what a pump or a node returned."),
-    (dangling_wire, "node `cond`, output 0: expected a consumer, got a wire that goes nowhere. Connect it, or end it with `amp.sink` or `amp.discard`."),
+    (dangling_wire, "node `cond`, output 0: expected a consumer, got a wire that goes nowhere. Connect it, or end it with `amp.graphs.sink` or `amp.graphs.discard`."),
     (duplicate_names, "node `x`: expected a name that no other node has, got the name of a Pump. Give each node its own name."),
-    (empty_graph, "graph: expected at least one node, got an empty graph. Build nodes inside the `with amp.Graph()` block."),
-    (node_in_a_closed_graph, "node `late`: expected an open graph, got a graph that has been closed. Add nodes inside the `with amp.Graph()` block."),
-    (connect_in_a_closed_graph, "node `end0`, port 0: expected an open graph, got a graph that has been closed. Connect inside the `with amp.Graph()` block."),
+    (empty_graph, "graph: expected at least one node, got an empty graph. Build nodes inside the `with amp.graphs.Graph()` block."),
+    (node_in_a_closed_graph, "node `late`: expected an open graph, got a graph that has been closed. Add nodes inside the `with amp.graphs.Graph()` block."),
+    (connect_in_a_closed_graph, "node `end0`, port 0: expected an open graph, got a graph that has been closed. Connect inside the `with amp.graphs.Graph()` block."),
     (pump_field_named_instance, "pump `x`: expected different field names other than `instance`, which is always there, got ('instance', 't'). Give each field a name of its own; `instance` need not be declared."),
     (pump_field_twice, "pump `x`: expected different field names other than `instance`, which is always there, got ('t', 't'). Give each field a name of its own; `instance` need not be declared."),
     (missing_state_field, "node `cond`, condition: expected a function of the state fields ('instance', 't'), got `no state field `length`; there are ('instance', 't')`. Pump the field, or set it in an isu before."),
@@ -803,14 +804,14 @@ MISTAKES = [
     (keying_function_that_gives_floats, "node `add`, port 0, key: expected integers or truth values, got float64. States are integers: …"),
     (unknown_group_field, "node `children`, port 0: expected a state with the field `parent`, which the key names, got the fields ('instance', 't') from `a`. Pump the field, or take it out of the key."),
     (group_size_not_integer, "node `children`, size: expected integers or truth values, got float64. States are integers: …"),
-    (ragged_and_ordinary, "node `add`, port 1: expected a ragged message, as on port 0, got shape (4,) float32 from `b`. Use `amp.repeat` to copy a row to every row of a ragged message."),
+    (ragged_and_ordinary, "node `add`, port 1: expected a ragged message, as on port 0, got shape (4,) float32 from `b`. Use `amp.graphs.repeat` to copy a row to every row of a ragged message."),
     (group_of_ragged, "node `group`, port 0: expected an ordinary message, got rows of shape (4,) float32 from `a`. Ungroup it first."),
     (ungroup_of_ordinary, "node `ungroup`, port 0: expected a ragged message, got shape (4,) float32 from `a`. Group the messages first, or pump them with `ragged=True`."),
     (ungroup_without_a_state, "ungroup: expected either `field` or `state`, got neither. Say how the rows' states differ."),
     (reduce_of_ordinary, "node `sum`, port 0: expected a ragged message, got shape (4,) float32 from `a`. Group the messages first."),
     (reduce_with_wrong_leading_size, "node `sum`: expected one row per segment, [n_segments, ...], got float32[3, 4]. Use a segment operation such as `jax.ops.segment_sum`."),
     (topology_as_payload, "node `double`, port 0: expected a payload, got the topology pump `map`. Topologies drive distribute and collect only."),
-    (distribute_without_a_topology, "node `edges`, port 1: expected the wire of a topology pump, got shape (4,) float32 from `map`. Make one with `amp.topology(name)` and connect it directly."),
+    (distribute_without_a_topology, "node `edges`, port 1: expected the wire of a topology pump, got shape (4,) float32 from `map`. Make one with `amp.graphs.topology(name)` and connect it directly."),
     (distribute_of_ordinary, "node `edges`, port 0: expected a ragged message, got shape (4,) float32 from `a`. Group the messages first, or pump them with `ragged=True`."),
     (collect_of_different_rows, "node `sum`, port 1: expected rows of shape (3,) float32, got rows of shape (4,) float32 from `b`. All inputs of a collect carry rows of one shape."),
     (choice_of_floats, "node `route`, port 1: expected integers or truth values of shape (), for the fields ('expert',), got shape () float32 from `gate`. Let an npt compute the choice, for example by `argmax`."),
@@ -840,7 +841,7 @@ MISTAKES = [
     ("build", "text"), MISTAKES, ids=lambda value: getattr(value, "__name__", "")
 )
 def test_mistake(build, text):
-    with pytest.raises(GraphError) as caught, amp.Graph():
+    with pytest.raises(GraphError) as caught, ag.Graph():
         build()
     got = str(caught.value)
     start = 0
@@ -860,13 +861,13 @@ def test_node_outside_any_graph():
 
 
 def test_a_failed_block_leaves_no_graph_behind():
-    with pytest.raises(GraphError), amp.Graph():
+    with pytest.raises(GraphError), ag.Graph():
         old_weights()
     with pytest.raises(GraphError, match="outside any graph"):
         pump()
 
 
 def test_the_user_s_own_error_in_the_block_is_not_covered_by_an_unfinished_graph():
-    with pytest.raises(ZeroDivisionError), amp.Graph():
+    with pytest.raises(ZeroDivisionError), ag.Graph():
         pump()
         1 // 0

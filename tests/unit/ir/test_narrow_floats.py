@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.ir.narrow_floats import narrowest_floats
 
 HALF = jnp.bfloat16
@@ -16,10 +16,10 @@ def graph(
     params=np.float32,
     body=lambda p, x: p * x,
 ):
-    with amp.Graph() as g:
-        y = amp.ppt("f", body, params=jnp.ones((), params))(amp.pump("x", (2,), dtype))
-        amp.loss("loss", lambda y, i: jnp.sum(y.astype(jnp.float32)) * i)(
-            y, amp.pump("i", (), np.int32)
+    with ag.Graph() as g:
+        y = ag.ppt("f", body, params=jnp.ones((), params))(ag.pump("x", (2,), dtype))
+        ag.loss("loss", lambda y, i: jnp.sum(y.astype(jnp.float32)) * i)(
+            y, ag.pump("i", (), np.int32)
         )
     return g
 
@@ -49,9 +49,9 @@ def test_wherever_they_are(made, wanted):
 
 
 def test_integers_alone_count_as_float32():
-    with amp.Graph() as g:
-        amp.sink(
+    with ag.Graph() as g:
+        ag.sink(
             "y",
-            amp.npt("f", lambda x: x + 1)(amp.pump("x", (), np.int32)),
+            ag.npt("f", lambda x: x + 1)(ag.pump("x", (), np.int32)),
         )
     assert narrowest_floats(g) == np.float32

@@ -7,6 +7,7 @@ from support.laws import run_python
 from support.node_kinds import KINDS
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.ir.printing import count_params, dot, mermaid, tree
 from ampjax.ir.reading_order import edges, order
 from ampjax.utils.colours import FAMILIES, family
@@ -14,68 +15,68 @@ from ampjax.viz.graphs.graph_layout import kind_text
 
 
 def rnn():
-    with amp.Graph() as g:
-        tokens = amp.pump("tokens", dtype="int32", fields=("t", "length"))
-        h0 = amp.pump(
+    with ag.Graph() as g:
+        tokens = ag.pump("tokens", dtype="int32", fields=("t", "length"))
+        h0 = ag.pump(
             "h0",
             shape=(8,),
             fields=("t", "length"),
         )
-        h = amp.phi("h")
-        x = amp.ppt("embed", amp.nn.Embed(14, 8))(tokens)
-        z = amp.ppt("linear", amp.nn.Linear(16, 8))(amp.concat(x, h))
-        z = amp.isu(
+        h = ag.phi("h")
+        x = ag.ppt("embed", amp.nn.Embed(14, 8))(tokens)
+        z = ag.ppt("linear", amp.nn.Linear(16, 8))(ag.concat(x, h))
+        z = ag.isu(
             z,
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        more, done = amp.cond(
+        more, done = ag.cond(
             z,
             lambda s: s.t < s.length,
         )
         h.connect(h0, more)
-        amp.sink("end", done)
+        ag.sink("end", done)
     return g
 
 
 def nested():
     """Two loops, one in the other, and a phi that heads none."""
-    with amp.Graph() as g:
-        x = amp.pump(
+    with ag.Graph() as g:
+        x = ag.pump(
             "x",
             shape=(2,),
             fields=("i", "j"),
         )
-        outer = amp.phi("outer")
-        inner = amp.phi("inner")
-        into, past = amp.cond(
+        outer = ag.phi("outer")
+        inner = ag.phi("inner")
+        into, past = ag.cond(
             outer,
             lambda s: s.i % 2 == 0,
             name="parity",
         )
-        again, out = amp.cond(
-            amp.npt("double", lambda x: 2 * x)(inner),
+        again, out = ag.cond(
+            ag.npt("double", lambda x: 2 * x)(inner),
             lambda s: s.j < 3,
             name="inner more",
         )
         inner.connect(into, again)
-        again, end = amp.cond(
-            amp.phi("merge", past, out),
+        again, end = ag.cond(
+            ag.phi("merge", past, out),
             lambda s: s.i < 3,
             name="outer more",
         )
         outer.connect(x, again)
-        amp.sink("end", end)
+        ag.sink("end", end)
     return g
 
 
 def awkward():
     """Names and a double wire that text formats could trip over."""
-    with amp.Graph() as g:
-        x = amp.pump('say "x"\\', shape=(2,))
-        amp.sink(
+    with ag.Graph() as g:
+        x = ag.pump('say "x"\\', shape=(2,))
+        ag.sink(
             "<end> & `so` #1",
-            amp.npt("a\nb", lambda x, y: x + y)(x, x),
+            ag.npt("a\nb", lambda x, y: x + y)(x, x),
         )
     return g
 
@@ -121,31 +122,31 @@ def test_only_phis_that_head_a_loop_are_entered_by_ways_back():
 
 
 def test_a_graph_that_is_not_finished_prints_too():
-    g = amp.Graph()
+    g = ag.Graph()
     with g:
-        x = amp.pump("x")
-        amp.npt("add", lambda x, y: x + y)(x, None)
-        amp.phi("open")
+        x = ag.pump("x")
+        ag.npt("add", lambda x, y: x + y)(x, None)
+        ag.phi("open")
         text = repr(g)
         assert "add  NPT(x, nothing) -> ?" in text and "open  Phi -> ?" in text
         assert all(name in write(g) for write in (dot, mermaid) for name in g.nodes)
         g.connect("add", 1, x)
-        amp.sink("end", g.nodes["add"].outputs[0])
+        ag.sink("end", g.nodes["add"].outputs[0])
         g.nodes["open"].outputs[0].connect(x)
-        amp.sink("end2", g.nodes["open"].outputs[0])
+        ag.sink("end2", g.nodes["open"].outputs[0])
 
 
 def test_a_deep_graph_prints():
-    with amp.Graph() as g:
-        wire = amp.pump("x")
+    with ag.Graph() as g:
+        wire = ag.pump("x")
         for i in range(1200):
-            wire = amp.isu(
+            wire = ag.isu(
                 wire,
                 lambda s: s,
                 lambda s: s,
                 name=f"i{i}",
             )
-        amp.sink("end", wire)
+        ag.sink("end", wire)
     assert len(tree(g).splitlines()) == 1203
 
 
@@ -223,25 +224,25 @@ def test_conds_are_diamonds_and_ways_back_are_dashed():
 
 
 def test_parameters_are_counted():
-    with amp.Graph() as g:
-        x = amp.pump("x", shape=(3,))
-        y = amp.ppt(
+    with ag.Graph() as g:
+        x = ag.pump("x", shape=(3,))
+        y = ag.ppt(
             "scale",
             lambda p, x: x * p["a"] + p["b"],
             params={"a": np.ones(3), "b": np.ones(())},
         )(x)
-        amp.sink("y", y)
+        ag.sink("y", y)
     assert count_params(g.nodes["scale"]) == 4 and count_params(g.nodes["x"]) == 0
 
 
 def test_who_computes_with_anothers_parameters_says_so():
-    with amp.Graph() as g:
-        x = amp.ppt("own", lambda p, x: p * x, params=np.ones(3, np.float32))(
-            amp.pump("x", shape=(3,))
+    with ag.Graph() as g:
+        x = ag.ppt("own", lambda p, x: p * x, params=np.ones(3, np.float32))(
+            ag.pump("x", shape=(3,))
         )
-        amp.sink(
+        ag.sink(
             "y",
-            amp.ppt("other", lambda p, x: p + x, params_of=x)(x),
+            ag.ppt("other", lambda p, x: p + x, params_of=x)(x),
         )
     assert "other  PPT(own) -> 3 float32, params of own\n" in repr(
         g
@@ -278,10 +279,10 @@ def test_text_needs_no_pictures():
     """Export as text is for machines without a library for pictures, too, and starts at once."""
     program = """
 import sys
-import ampjax as amp
+import ampjax.graphs as ag
 
-with amp.Graph() as g:
-    amp.sink("end", amp.pump("x"))
+with ag.Graph() as g:
+    ag.sink("end", ag.pump("x"))
 print(len(g.to_mermaid()) > 0, len(g.to_dot()) > 0, "matplotlib" in sys.modules)
 """
     assert run_python(program).splitlines()[-1] == "True True False"

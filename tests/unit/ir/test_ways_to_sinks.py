@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.ir.ways_to_sinks import fields_before_sinks, nodes_before_sinks
 
 FIELDS = ("a", "b", "c", "d")
@@ -12,28 +12,28 @@ FIELDS = ("a", "b", "c", "d")
 
 def fields(build):
     """The fields of the pump `x` that decide, of a graph in which `build` leads from it to a sink."""
-    with amp.Graph() as g:
-        x = amp.pump("x", fields=FIELDS)
-        amp.sink("y", build(x))
-        amp.loss("loss", lambda v: v)(amp.flatmap(x, lambda s: s.d, lambda s, i: s))
+    with ag.Graph() as g:
+        x = ag.pump("x", fields=FIELDS)
+        ag.sink("y", build(x))
+        ag.loss("loss", lambda v: v)(ag.flatmap(x, lambda s: s.d, lambda s, i: s))
     return set(fields_before_sinks(g)["x"])
 
 
 def split(x, choose, n=2):
-    first, *others = amp.cond(x, choose, n)
+    first, *others = ag.cond(x, choose, n)
     for other in others:
-        amp.discard(other)
+        ag.discard(other)
     return first
 
 
 def loop(x):
     """The field `a` counts the rounds up to `b`; `c` goes along."""
-    h = amp.phi("h")
-    turn = amp.relabel(
-        amp.npt("f", lambda v: v + 1)(h),
+    h = ag.phi("h")
+    turn = ag.relabel(
+        ag.npt("f", lambda v: v + 1)(h),
         lambda s: s.replace(a=s.a + 1),
     )
-    done, more = amp.cond(
+    done, more = ag.cond(
         turn,
         lambda s: s.a >= s.b,
     )
@@ -47,14 +47,14 @@ def loop(x):
         (lambda x: x, ""),
         (lambda x: split(x, lambda s: s.a > 0), "a"),
         (lambda x: split(x, lambda s: np.where(s.a > 1, s.b % 2, 0)), "ab"),
-        (lambda x: split(amp.relabel(x, lambda s: s.replace(a=s.b, c=0)), lambda s: s.a + s.c > 0), "b"),
-        (lambda x: split(amp.relabel(x, lambda s: s.replace(a=s.b, c=s.d)), lambda s: s.a > 0), "b"),
-        (lambda x: split(amp.isu(x, lambda s: s.replace(a=s.a + s.b), lambda s: s.replace(a=s.a - s.b)), lambda s: s.a > 3), "ab"),
-        (lambda x: amp.flatmap(x, lambda s: s.a, lambda s, i: s.replace(b=i)), "a"),
-        (lambda x: split(amp.flatmap(x, lambda s: 2, lambda s, i: s.replace(b=s.c + i)), lambda s: s.b > 0), "c"),
-        (lambda x: amp.reduce("sum", lambda r, ids, n: jnp.zeros(n).at[ids].add(r), amp.group(x, by=("a",), size=lambda s: s.b, order=lambda s: s.c)), "abc"),
-        (lambda x: amp.npt("add", jnp.add, join=("a",))(x, amp.pump("z", fields=("a",))), "a"),
-        (lambda x: amp.npt("add", jnp.add, join=lambda s: (s.a, s.instance))(x, amp.pump("z", fields=("a",))), "a"),
+        (lambda x: split(ag.relabel(x, lambda s: s.replace(a=s.b, c=0)), lambda s: s.a + s.c > 0), "b"),
+        (lambda x: split(ag.relabel(x, lambda s: s.replace(a=s.b, c=s.d)), lambda s: s.a > 0), "b"),
+        (lambda x: split(ag.isu(x, lambda s: s.replace(a=s.a + s.b), lambda s: s.replace(a=s.a - s.b)), lambda s: s.a > 3), "ab"),
+        (lambda x: ag.flatmap(x, lambda s: s.a, lambda s, i: s.replace(b=i)), "a"),
+        (lambda x: split(ag.flatmap(x, lambda s: 2, lambda s, i: s.replace(b=s.c + i)), lambda s: s.b > 0), "c"),
+        (lambda x: ag.reduce("sum", lambda r, ids, n: jnp.zeros(n).at[ids].add(r), ag.group(x, by=("a",), size=lambda s: s.b, order=lambda s: s.c)), "abc"),
+        (lambda x: ag.npt("add", jnp.add, join=("a",))(x, ag.pump("z", fields=("a",))), "a"),
+        (lambda x: ag.npt("add", jnp.add, join=lambda s: (s.a, s.instance))(x, ag.pump("z", fields=("a",))), "a"),
         (loop, "ab"),
         # What becomes of a column is not followed here, so it counts as read.
         (lambda x: split(x, lambda s: np.asarray(s.a) > 0), "a"),
@@ -66,13 +66,13 @@ def test_fields_that_decide(build, wanted):
 
 
 def test_pumps_and_nodes_that_lead_to_no_sink():
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.npt("f", lambda v: v)(x)
-        amp.sink("y", y)
-        amp.loss("loss", lambda a, b: a * b)(
-            amp.npt("before the loss", lambda v: v)(y),
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.npt("f", lambda v: v)(x)
+        ag.sink("y", y)
+        ag.loss("loss", lambda a, b: a * b)(
+            ag.npt("before the loss", lambda v: v)(y),
             label,
         )
     assert set(fields_before_sinks(g)) == {"x"}

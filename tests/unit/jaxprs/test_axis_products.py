@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.calls import one_call
 from support.engines import engine
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.jaxprs import axis_products
 from ampjax.jaxprs.axis_products import over_one_axis
 
@@ -108,12 +108,12 @@ def test_weights_that_multiply_matrices_get_their_gradients_so(monkeypatch, n, f
         "_product",
         lambda *args: made.append(args[0]) or product(*args),
     )
-    with amp.Graph() as g:
-        x = amp.pump("x", (4, 6))
-        y = amp.ppt("f", lambda w, x: jnp.tanh(x @ w), params=np.asarray(normal(0, 6, 5)))(
-            amp.npt("in", jnp.negative)(x)
+    with ag.Graph() as g:
+        x = ag.pump("x", (4, 6))
+        y = ag.ppt("f", lambda w, x: jnp.tanh(x @ w), params=np.asarray(normal(0, 6, 5)))(
+            ag.npt("in", jnp.negative)(x)
         )
-        amp.loss("loss", lambda y: (jnp.square(y).sum(), {}))(y)
+        ag.loss("loss", lambda y: (jnp.square(y).sum(), {}))(y)
     data = []
     for i in range(n):
         data.append({"x": np.asarray(normal(i + 1, 4, 6))})

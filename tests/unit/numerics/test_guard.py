@@ -172,10 +172,10 @@ x, w = (rng.standard_normal((5, 60, 60)).astype(np.float32) for _ in range(2))
 want = np.sum((x.astype(float) @ np.full((60, 60), 0.7)) * w)
 pattern = lambda x, w: ((x @ jnp.full_like(x, 0.7)) * w).sum()
 
-with amp.Graph() as graph:
-    summed = amp.ppt("scale", lambda p, x, w: p * pattern(x, w), params=jnp.ones(()))(amp.pump("x", x.shape), amp.pump("w", x.shape))
-    amp.sink("out", summed)
-    amp.loss("sum", lambda y: y)(summed)
+with ag.Graph() as graph:
+    summed = ag.ppt("scale", lambda p, x, w: p * pattern(x, w), params=jnp.ones(()))(ag.pump("x", x.shape), ag.pump("w", x.shape))
+    ag.sink("out", summed)
+    ag.loss("sum", lambda y: y)(summed)
 loss = lambda p, batch: p * pattern(batch["x"][0], batch["w"][0])
 data = [{{"x": x, "w": w}}]
 with warnings.catch_warnings(record=True) as told:

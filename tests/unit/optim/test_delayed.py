@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import ampjax as amp
 from ampjax.errors import SettingsError
-from ampjax.optim import RandomDelay, delayed, make_update, stage_delays
+from ampjax.optim import RandomDelay, delayed, stage_delays
+from ampjax.optim.node_update import make_update
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.data import list_reduction
 

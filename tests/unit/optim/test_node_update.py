@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampjax.errors import ParameterError, SettingsError
-from ampjax.optim import combine, make_update, scale_by_staleness, trainable
+from ampjax.optim import scale_by_staleness
+from ampjax.optim.node_update import combine, make_update, trainable
 
 TRANSFORMS = {
     "sgd": optax.sgd(0.1),

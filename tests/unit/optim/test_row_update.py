@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ampjax.optim import make_update, row_update, scale_by_staleness
+from ampjax.optim import row_update, scale_by_staleness
+from ampjax.optim.node_update import make_update
 from ampjax.optim.row_update import make_row_update
 
 pytestmark = pytest.mark.slow

@@ -12,6 +12,8 @@ from support.optimizers import worst
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import DataError, SettingsError
+from ampjax.parallel.evaluation import Evaluation
+from ampjax.parallel.homes.row_homes import RowGrads
 from ampjax.sparse.table.shards import Shards
 
 NAMES = [f"t{k}" for k in range(5)]
@@ -90,7 +92,7 @@ def test_losses_and_gradients_are_the_programs(runner, n):
         own,
     )
     got = runner.evaluate(own)
-    assert isinstance(got, px.Evaluation)
+    assert isinstance(got, Evaluation)
     np.testing.assert_allclose(got.loss, value, rtol=1e-5)
     np.testing.assert_allclose(
         got.aux["scores"],
@@ -102,7 +104,7 @@ def test_losses_and_gradients_are_the_programs(runner, n):
     assert [*found] == sorted(PARAMS)
     for name, grad in found.items():
         whole = np.asarray(grads[name])
-        if isinstance(grad, px.RowGrads):
+        if isinstance(grad, RowGrads):
             rows = whole.T if name == "columns" else whole
             assert not np.any(np.delete(rows, grad.ids, 0))
             whole = rows[grad.ids]

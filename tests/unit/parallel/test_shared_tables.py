@@ -11,7 +11,7 @@ import pytest
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import SettingsError, TableError
-from ampjax.sparse import Table
+from ampjax.sparse import Table, TableSharing
 
 TX = optax.adagrad(0.1)
 PARAMS = {
@@ -61,7 +61,7 @@ def sharers(folder, writers, **options):
     return [
         make(
             folder,
-            px.TableSharing(writers, process, 2),
+            TableSharing(writers, process, 2),
             **options,
         )
         for process in range(2)
@@ -156,7 +156,7 @@ def test_lock_free_runners_train_one_table_and_each_its_own_dense_variables(tmp_
 def test_a_runner_goes_on_with_the_rows_that_are_there(tmp_path):
     first = make(
         tmp_path,
-        px.TableSharing("lock_free"),
+        TableSharing("lock_free"),
     )
     first.run(batch(0))
     rows = first.params["net/words"]
@@ -165,7 +165,7 @@ def test_a_runner_goes_on_with_the_rows_that_are_there(tmp_path):
     gc.collect()
     again = make(
         tmp_path,
-        px.TableSharing("lock_free"),
+        TableSharing("lock_free"),
     )
     again.build(batch(0))
     np.testing.assert_array_equal(
@@ -183,7 +183,7 @@ def test_a_runner_goes_on_with_the_rows_that_are_there(tmp_path):
 def test_a_checkpoint_gives_shared_tables_their_rows_back(tmp_path):
     first = make(
         tmp_path / "tables",
-        px.TableSharing("lock_free"),
+        TableSharing("lock_free"),
     )
     first.run(batch(0))
     first.save(tmp_path / "checkpoint")
@@ -194,7 +194,7 @@ def test_a_checkpoint_gives_shared_tables_their_rows_back(tmp_path):
     gc.collect()
     again = make(
         tmp_path / "tables",
-        px.TableSharing("lock_free"),
+        TableSharing("lock_free"),
     )
     again.restore(tmp_path / "checkpoint")
     again.build(batch(1))
@@ -217,7 +217,7 @@ def test_a_checkpoint_gives_shared_tables_their_rows_back(tmp_path):
     ):
         make(
             tmp_path / "tables",
-            px.TableSharing("lock_free"),
+            TableSharing("lock_free"),
         ).run(batch(1))
 
 
@@ -260,7 +260,7 @@ def test_mistakes_are_named(tmp_path):
     ):
         make(
             tmp_path,
-            px.TableSharing("partitioned", 0, 2),
+            TableSharing("partitioned", 0, 2),
         ).run(batch(0, 0))
     with pytest.raises(
         TableError,
@@ -268,12 +268,12 @@ def test_mistakes_are_named(tmp_path):
     ):
         make(
             tmp_path / "adam",
-            px.TableSharing(),
+            TableSharing(),
             tx=optax.adam(0.1),
         ).run(batch(0))
     lazy = make(
         tmp_path / "adam",
-        px.TableSharing(),
+        TableSharing(),
         tx=optax.adam(0.1),
         table_mode="lazy",
     )
@@ -285,7 +285,7 @@ def test_mistakes_are_named(tmp_path):
     ("options", "text"),
     [
         ({"table_sharing": "lock_free"}, "a TableSharing or None"),
-        ({"table_sharing": px.TableSharing()}, "setting `folder`"),
+        ({"table_sharing": TableSharing()}, "setting `folder`"),
         ({"run_option": "ar"}, "`hybrid` or `ps`"),
         ({"server_processes": True}, "setting `server_processes`"),
         ({"search_partitions": True}, "setting `search_partitions`"),
@@ -294,7 +294,7 @@ def test_mistakes_are_named(tmp_path):
 )
 def test_settings_that_exclude_each_other(tmp_path, options, text):
     if "table_sharing" not in options:
-        options = {"table_sharing": px.TableSharing(), "folder": tmp_path, **options}
+        options = {"table_sharing": TableSharing(), "folder": tmp_path, **options}
     with pytest.raises(SettingsError, match=text):
         px.ParallaxConfig(**options)
 
@@ -302,7 +302,7 @@ def test_settings_that_exclude_each_other(tmp_path, options, text):
 def test_runners_with_processes_of_their_own_share_no_tables(tmp_path):
     config = px.ParallaxConfig(
         folder=tmp_path,
-        table_sharing=px.TableSharing(),
+        table_sharing=TableSharing(),
     )
     machines = {"machines": [{"host": "a", "address": "localhost", "devices": [0]}]}
     with pytest.raises(

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.plan.affinity import assign, heavy_neighbours, list_hosted
 from ampjax.plan.device_packing import DeviceMemory
@@ -30,7 +31,7 @@ def _same(s):
 
 
 def heavy(name, **options):
-    return amp.ppt(
+    return ag.ppt(
         name,
         _add,
         params=np.zeros(1, np.float32),
@@ -40,22 +41,22 @@ def heavy(name, **options):
 
 def random_graph(steps, pins=()):
     """A graph from `(kind, source)` steps: each adds a node that reads an earlier wire; what is left open ends in sinks."""
-    with amp.Graph() as graph:
-        wires = [amp.pump("x", shape=(1,))]
+    with ag.Graph() as graph:
+        wires = [ag.pump("x", shape=(1,))]
         for i, (kind, source) in enumerate(steps):
             wire = wires[source % len(wires)]
             worker = dict(pins).get(i)
             if kind == LIGHT:
-                wires.append(amp.npt(f"n{i}", lambda x: x, worker=worker)(wire))
+                wires.append(ag.npt(f"n{i}", lambda x: x, worker=worker)(wire))
             elif kind == HEAVY:
                 wires.append(heavy(f"n{i}", worker=worker)(wire))
             elif kind == BOTH:
                 wires.append(heavy(f"n{i}", worker=worker)(wire, wires[-1]))
             else:
-                wires.append(amp.isu(wire, _same, _same, name=f"n{i}"))
+                wires.append(ag.isu(wire, _same, _same, name=f"n{i}"))
         for i, wire in enumerate(wires):
             if not wire.consumers:
-                amp.sink(f"sink{i}", wire)
+                ag.sink(f"sink{i}", wire)
     return graph
 
 
@@ -71,34 +72,34 @@ WORKERS = st.integers(1, 5)
 
 
 def rnn(replicas=1):
-    with amp.Graph() as graph:
-        tokens = amp.pump("tokens", dtype="int32", fields=("t", "length"))
-        h0 = amp.pump(
+    with ag.Graph() as graph:
+        tokens = ag.pump("tokens", dtype="int32", fields=("t", "length"))
+        h0 = ag.pump(
             "h0",
             shape=(4,),
             fields=("t", "length"),
         )
-        h = amp.phi("h")
-        x = amp.ppt("embed", amp.nn.Embed(5, 4))(tokens)
-        linear = amp.ppt("linear1", amp.nn.Linear(8, 4))
-        pre = amp.concat(x, h, name="concat")
+        h = ag.phi("h")
+        x = ag.ppt("embed", amp.nn.Embed(5, 4))(tokens)
+        linear = ag.ppt("linear1", amp.nn.Linear(8, 4))
+        pre = ag.concat(x, h, name="concat")
         if replicas == 1:
             pre = linear(pre)
         else:
-            pre = amp.replicate(linear, replicas)(pre)
-        z = amp.npt("relu", lambda x: x)(pre)
-        z = amp.isu(
+            pre = ag.replicate(linear, replicas)(pre)
+        z = ag.npt("relu", lambda x: x)(pre)
+        z = ag.isu(
             z,
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
             name="step",
         )
-        more, done = amp.cond(
+        more, done = ag.cond(
             z,
             lambda s: s.t < s.length,
         )
         h.connect(h0, more)
-        amp.loss("loss", lambda y: y.sum())(amp.ppt("linear2", amp.nn.Linear(4, 2))(done))
+        ag.loss("loss", lambda y: y.sum())(ag.ppt("linear2", amp.nn.Linear(4, 2))(done))
     return graph
 
 
@@ -145,13 +146,13 @@ def test_paper_deals_light_nodes_to_workers_without_heavy_ones(steps, workers, s
 
 def sharing(worker=None, *, of_owner=None):
     """Three heavy nodes and one that has the second one's parameters, and perhaps a worker of its own."""
-    with amp.Graph() as graph:
-        x = amp.pump("x", shape=(1,))
+    with ag.Graph() as graph:
+        x = ag.pump("x", shape=(1,))
         for name in ("a", "b", "c"):
             x = heavy(name, worker=of_owner if name == "b" else None)(x)
-        amp.sink(
+        ag.sink(
             "end",
-            amp.ppt("d", _add, params_of="b", worker=worker)(x),
+            ag.ppt("d", _add, params_of="b", worker=worker)(x),
         )
     return graph
 
@@ -287,33 +288,33 @@ def test_light_nodes_join_their_consumer_else_their_producer():
 
 
 def test_a_chain_of_light_nodes_lands_on_one_worker():
-    with amp.Graph() as graph:
-        a = heavy("a")(amp.pump("x", shape=(1,)))
-        b = amp.npt("b", lambda x: x)(a)
-        c = amp.npt("c", lambda x: x)(b)
+    with ag.Graph() as graph:
+        a = heavy("a")(ag.pump("x", shape=(1,)))
+        b = ag.npt("b", lambda x: x)(a)
+        c = ag.npt("c", lambda x: x)(b)
         d = heavy("d")(c)
-        e = amp.npt("e", lambda x: x)(d)
-        amp.sink(
+        e = ag.npt("e", lambda x: x)(d)
+        ag.sink(
             "f",
-            amp.npt("g", lambda x: x)(e),
+            ag.npt("g", lambda x: x)(e),
         )
     assert assign(graph, 2) == {"a": 0, "b": 1, "c": 1, "d": 1, "e": 1, "g": 1, "f": 1}
 
 
 def test_light_nodes_that_meet_heavy_ones_through_control_only_follow_them():
-    with amp.Graph() as graph:
-        heavy0 = heavy("a")(amp.pump("x", shape=(1,)))
-        y = amp.npt("y", lambda x: x)(amp.isu(heavy("b")(heavy0), _same, _same))
-        amp.sink("s", amp.isu(y, _same, _same))
+    with ag.Graph() as graph:
+        heavy0 = heavy("a")(ag.pump("x", shape=(1,)))
+        y = ag.npt("y", lambda x: x)(ag.isu(heavy("b")(heavy0), _same, _same))
+        ag.sink("s", ag.isu(y, _same, _same))
     assert assign(graph, 2) == {"a": 0, "b": 1, "y": 1, "s": 1}
 
 
 def test_without_heavy_nodes_connected_pieces_are_spread():
-    with amp.Graph() as graph:
+    with ag.Graph() as graph:
         for i in range(3):
-            amp.sink(
+            ag.sink(
                 f"s{i}",
-                amp.npt(f"y{i}", lambda x: x)(amp.pump(f"x{i}", shape=(1,))),
+                ag.npt(f"y{i}", lambda x: x)(ag.pump(f"x{i}", shape=(1,))),
             )
     assert assign(graph, 3) == {"y0": 0, "s0": 0, "y1": 1, "s1": 1, "y2": 2, "s2": 2}
 
@@ -331,21 +332,21 @@ def test_light_nodes_of_a_copy_follow_its_heavy_ones():
     """Though what consumes them, or feeds them, is outside, on a worker of its own."""
 
     def part(x):
-        h = amp.phi("h")
-        light = amp.npt("light", lambda x: x)(h)
-        back, on = amp.cond(light, lambda s: s.t < 3)
+        h = ag.phi("h")
+        light = ag.npt("light", lambda x: x)(h)
+        back, on = ag.cond(light, lambda s: s.t < 3)
         h.connect(
             x,
-            amp.isu(heavy("b")(back), _later, _earlier),
+            ag.isu(heavy("b")(back), _later, _earlier),
         )
-        amp.loss("aux", lambda x: x.sum())(x)
+        ag.loss("aux", lambda x: x.sum())(x)
         return on
 
-    with amp.Graph() as graph:
-        before = heavy("pre")(amp.pump("x", shape=(1,), fields=("t",)))
-        amp.sink(
+    with ag.Graph() as graph:
+        before = heavy("pre")(ag.pump("x", shape=(1,), fields=("t",)))
+        ag.sink(
             "y",
-            heavy("out")(amp.replicate(part, 2)(before)),
+            heavy("out")(ag.replicate(part, 2)(before)),
         )
     placed = assign(graph, 4)
     assert [placed[f"{name}/0"] for name in ("b", "light", "aux")] == [1, 1, 1]
@@ -372,11 +373,11 @@ def test_the_default_puts_replicas_on_successive_workers():
 
 
 def test_hops_widen_the_colouring():
-    with amp.Graph() as graph:
-        wire = amp.pump("x", shape=(1,))
+    with ag.Graph() as graph:
+        wire = ag.pump("x", shape=(1,))
         for i in range(4):
             wire = heavy(f"h{i}")(wire)
-        amp.sink("s", wire)
+        ag.sink("s", wire)
     assert [assign(graph, 4, "coloured", hops=1)[f"h{i}"] for i in range(4)] == [0, 1, 2, 3]
     assert [assign(graph, 2, "coloured", hops=1)[f"h{i}"] for i in range(4)] == [0, 1, 0, 1]
     assert heavy_neighbours(graph, 2) == {

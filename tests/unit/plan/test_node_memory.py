@@ -8,6 +8,7 @@ import optax
 import pytest
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.plan.node_memory import kept_bytes
 from ampjax.simulation.simulate import simulate
@@ -17,12 +18,12 @@ FLOAT = 4
 LAYER = FLOAT * (8 * 8 + 8)
 
 
-def layers(n: int = 3, **options: Any) -> amp.Graph:
-    with amp.Graph() as graph:
-        x = amp.pump("x", (8,))
+def layers(n: int = 3, **options: Any) -> ag.Graph:
+    with ag.Graph() as graph:
+        x = ag.pump("x", (8,))
         for i in range(n):
-            x = amp.ppt(f"linear{i}", amp.nn.Linear(8, 8), **options)(x)
-        amp.loss("loss", lambda x: (x**2).mean())(x)
+            x = ag.ppt(f"linear{i}", amp.nn.Linear(8, 8), **options)(x)
+        ag.loss("loss", lambda x: (x**2).mean())(x)
     return graph
 
 

@@ -11,7 +11,7 @@ from support.models import model
 from support.random_graphs.random_case import random_case
 from support.schedules import Scheduled, admit, at_once, in_virtual_time
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import DeadlockError, InvariantError, LimitError
 from ampjax.ir.instances import InstanceList
 from ampjax.plan.affinity import assign
@@ -200,7 +200,7 @@ def test_who_would_wait_for_ever(graph, data, settings, text):
 def test_what_would_run_is_told():
     told, _ = refused(
         graphs.grouping(),
-        [{**graphs.grouping_instance(2), "size": amp.messages([0.0], n=3)}],
+        [{**graphs.grouping_instance(2), "size": ag.messages([0.0], n=3)}],
         True,
         [7],
     )

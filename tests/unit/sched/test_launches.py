@@ -11,7 +11,7 @@ from support import chains, graphs
 from support.engines import engine
 from support.schedules import Scheduled, admit
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.engine.make_launches import Launches
 from ampjax.ir.instances import InstanceList
 from ampjax.plan.row_seeds import RowSeeds
@@ -26,37 +26,37 @@ def shaken(p, x, key):
 @functools.cache
 def random_bodies():
     """Random bodies shake rows, then what these send along edges, then the sum of it."""
-    with amp.Graph() as g:
-        rows = amp.pump(
+    with ag.Graph() as g:
+        rows = ag.pump(
             "rows",
             (chains.FEATURES,),
             fields=("t",),
             ragged=True,
         )
-        edges = amp.topology("edges")
-        label = amp.pump("label", (chains.FEATURES,))
+        edges = ag.topology("edges")
+        label = ag.pump("label", (chains.FEATURES,))
         body = functools.partial(
-            amp.ppt,
+            ag.ppt,
             params=chains.one(),
             rng=True,
         )
-        wires = amp.distribute(
+        wires = ag.distribute(
             body("rows_of", shaken)(rows),
             edges,
             2,
             name="out",
         )
-        a = amp.collect(
+        a = ag.collect(
             [body(f"edge{k}", shaken)(wire) for k, wire in enumerate(wires)],
             edges,
             name="in",
         )
-        total = amp.reduce(
+        total = ag.reduce(
             "sum",
             jax.ops.segment_sum,
             body("of_sums", shaken)(a),
         )
-        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
+        ag.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
             total,
             label,
         )

@@ -10,7 +10,7 @@ from support.control import plan_for
 from support.models import model
 from support.schedules import Scheduled, at_once
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import InvariantError
 from ampjax.ir.instances import InstanceList, messages
 from ampjax.plan.affinity import assign
@@ -80,15 +80,15 @@ READS = {
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_state_function_may_read_the_instances_number(read):
     """Then programs are not shared between instances, however it gets there."""
-    with amp.Graph() as graph:
-        x = amp.pump("x", fields=("t",))
-        label = amp.pump("label", fields=("t",))
+    with ag.Graph() as graph:
+        x = ag.pump("x", fields=("t",))
+        label = ag.pump("label", fields=("t",))
         ends = [
-            amp.npt(f"n{k}", jnp.negative)(way)
-            for k, way in enumerate(amp.cond(x, lambda s: read(s) == 0))
+            ag.npt(f"n{k}", jnp.negative)(way)
+            for k, way in enumerate(ag.cond(x, lambda s: read(s) == 0))
         ]
-        amp.loss("loss", graphs.square)(
-            amp.phi("back", *ends),
+        ag.loss("loss", graphs.square)(
+            ag.phi("back", *ends),
             label,
         )
     data = InstanceList(

@@ -8,6 +8,7 @@ import pytest
 from support import chains, graphs
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.engine.executor import Executor
 from ampjax.errors import DataError, SettingsError
@@ -192,12 +193,12 @@ def test_layers_by_flops_and_the_rest_as_measured():
 
 
 def test_a_sink_which_training_never_reaches_takes_no_time():
-    with amp.Graph() as graph:
-        y = amp.ppt("f", amp.nn.Linear(2, 2))(amp.pump("x", (2,)))
-        amp.sink("seen", y)
-        amp.loss("squared", lambda y, label: ((y - label) ** 2).sum())(
+    with ag.Graph() as graph:
+        y = ag.ppt("f", amp.nn.Linear(2, 2))(ag.pump("x", (2,)))
+        ag.sink("seen", y)
+        ag.loss("squared", lambda y, label: ((y - label) ** 2).sum())(
             y,
-            amp.pump("label"),
+            ag.pump("label"),
         )
     data = []
     for _ in range(4):
@@ -261,10 +262,10 @@ def test_a_call_for_several_dispatches_is_shared_out_among_them():
 
 def test_what_predictions_alone_need_is_measured_too():
     """A loss has fused the layer that the sink sees."""
-    with amp.Graph() as graph:
-        y = amp.ppt("f", amp.nn.Linear(2, 2))(amp.pump("x", (2,)))
-        amp.sink("seen", y)
-        amp.loss("squared", lambda y: (y**2).sum())(y)
+    with ag.Graph() as graph:
+        y = ag.ppt("f", amp.nn.Linear(2, 2))(ag.pump("x", (2,)))
+        ag.sink("seen", y)
+        ag.loss("squared", lambda y: (y**2).sum())(y)
     data = []
     for _ in range(4):
         data.append({"x": np.ones(2, np.float32)})

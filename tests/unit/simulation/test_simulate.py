@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import GraphError, SettingsError
 from ampjax.simulation.simulate import simulate
@@ -19,12 +20,12 @@ from experiments.data.list_reduction import Buckets, generate
 LINEAR = 2 * 8 * 8
 
 
-def chain(layers: int = 2) -> amp.Graph:
-    with amp.Graph() as graph:
-        x = amp.pump("x", (8,))
+def chain(layers: int = 2) -> ag.Graph:
+    with ag.Graph() as graph:
+        x = ag.pump("x", (8,))
         for i in range(layers):
-            x = amp.ppt(f"linear{i}", amp.nn.Linear(8, 8))(x)
-        amp.loss("loss", lambda x: (x**2).mean())(x)
+            x = ag.ppt(f"linear{i}", amp.nn.Linear(8, 8))(x)
+        ag.loss("loss", lambda x: (x**2).mean())(x)
     return graph
 
 
@@ -179,8 +180,8 @@ def test_mistakes_are_told() -> None:
         simulate(chain(), vectors(1), max_keys=3)
     with pytest.raises(SettingsError, match="data: expected at least one instance, got none"):
         simulate(chain(), [])
-    with amp.Graph() as graph:
-        amp.sink("end", amp.pump("x", (8,)))
+    with ag.Graph() as graph:
+        ag.sink("end", ag.pump("x", (8,)))
         with pytest.raises(GraphError, match="simulate: expected a closed graph"):
             simulate(graph, vectors(1))
 

@@ -11,6 +11,7 @@ import pytest
 from support import graphs
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import GraphError, SettingsError
 from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED
 from ampjax.testing import compare, init_params, reference
@@ -92,10 +93,10 @@ def own_rule(w, x):
 
 
 def one_node(body, shape=(D,), value=0.7):
-    with amp.Graph() as g:
-        y = amp.ppt("node", body, params=np.full(shape, value, np.float32))(amp.pump("x", shape))
-        amp.sink("y", y)
-        amp.loss("loss", lambda y: 0.5 * jnp.sum(y * y))(y)
+    with ag.Graph() as g:
+        y = ag.ppt("node", body, params=np.full(shape, value, np.float32))(ag.pump("x", shape))
+        ag.sink("y", y)
+        ag.loss("loss", lambda y: 0.5 * jnp.sum(y * y))(y)
     return g
 
 
@@ -110,11 +111,11 @@ def some(shape=(D,), n=2):
 def test_single_operations_are_compiled_only(caplog):
     bodies = [loops, a_while, a_branch, library, rematerialised, own_rule]
     unused = 11  # features that no other test has: nothing is compiled already
-    with amp.Graph() as g:
-        y = amp.pump("x", (unused,))
+    with ag.Graph() as g:
+        y = ag.pump("x", (unused,))
         for body in bodies:
-            y = amp.ppt(body.__name__, body, params=np.full(unused, 0.7, np.float32))(y)
-        amp.loss("loss", lambda y: 0.5 * jnp.sum(y * y))(y)
+            y = ag.ppt(body.__name__, body, params=np.full(unused, 0.7, np.float32))(y)
+        ag.loss("loss", lambda y: 0.5 * jnp.sum(y * y))(y)
     params = {}
     for body in bodies:
         params[body.__name__] = np.full(unused, 0.7, np.float32)
@@ -168,13 +169,13 @@ def test_single_precision_is_widened_and_nothing_else():
         seen.append((w.dtype, x.dtype, n.dtype, half.dtype))
         return w * x * n + half.astype(x.dtype)
 
-    with amp.Graph() as g:
-        x = amp.pump("x", (D,))
-        n = amp.pump("n", dtype="int32")
-        half = amp.pump("half", (D,), "bfloat16")
-        amp.sink(
+    with ag.Graph() as g:
+        x = ag.pump("x", (D,))
+        n = ag.pump("n", dtype="int32")
+        half = ag.pump("half", (D,), "bfloat16")
+        ag.sink(
             "y",
-            amp.ppt("node", body, params=np.ones(D, np.float32))(
+            ag.ppt("node", body, params=np.ones(D, np.float32))(
                 x,
                 n,
                 half,

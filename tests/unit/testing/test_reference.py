@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import DeadlockError, InvariantError, MessageError, ParameterError
 from ampjax.testing import compare, difference_table, init_params, reference
 
@@ -45,13 +46,13 @@ def test_perceptron_with_metrics():
             "pair": (2 * hit, 2.0 * jnp.ones(())),
         }
 
-    with amp.Graph() as g:
-        x = amp.pump("x", (6,))
-        label = amp.pump("label", (), "int32")
-        h = amp.npt("relu", jax.nn.relu)(amp.ppt("l1", amp.nn.Linear(6, D))(x))
-        logits = amp.ppt("l2", amp.nn.Linear(D, 3))(h)
-        amp.sink("logits", logits)
-        amp.loss("xent", score)(logits, label)
+    with ag.Graph() as g:
+        x = ag.pump("x", (6,))
+        label = ag.pump("label", (), "int32")
+        h = ag.npt("relu", jax.nn.relu)(ag.ppt("l1", amp.nn.Linear(6, D))(x))
+        logits = ag.ppt("l2", amp.nn.Linear(D, 3))(h)
+        ag.sink("logits", logits)
+        ag.loss("xent", score)(logits, label)
     rng = np.random.default_rng(0)
     data = []
     for i in range(5):
@@ -81,31 +82,29 @@ def test_perceptron_with_metrics():
 
 
 def test_recurrent_network_on_variable_lengths():
-    with amp.Graph() as g:
-        tokens = amp.pump("tokens", (), "int32", ("t", "length"))
-        h0 = amp.pump(
+    with ag.Graph() as g:
+        tokens = ag.pump("tokens", (), "int32", ("t", "length"))
+        h0 = ag.pump(
             "h0",
             (D,),
             fields=("t", "length"),
         )
-        label = amp.pump("label", (), "int32")
-        h = amp.phi("h")
-        x = amp.ppt("embed", amp.nn.Embed(14, D))(tokens)
-        z = amp.npt("relu", jax.nn.relu)(
-            amp.ppt("linear1", amp.nn.Linear(2 * D, D))(amp.concat(x, h))
-        )
-        z = amp.isu(
+        label = ag.pump("label", (), "int32")
+        h = ag.phi("h")
+        x = ag.ppt("embed", amp.nn.Embed(14, D))(tokens)
+        z = ag.npt("relu", jax.nn.relu)(ag.ppt("linear1", amp.nn.Linear(2 * D, D))(ag.concat(x, h)))
+        z = ag.isu(
             z,
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        more, done = amp.cond(
+        more, done = ag.cond(
             z,
             lambda s: s.t < s.length,
         )
         h.connect(h0, more)
-        amp.loss("xent", cross_entropy, join=("instance",))(
-            amp.ppt("linear2", amp.nn.Linear(D, 10))(done),
+        ag.loss("xent", cross_entropy, join=("instance",))(
+            ag.ppt("linear2", amp.nn.Linear(D, 10))(done),
             label,
         )
     rng = np.random.default_rng(1)
@@ -114,12 +113,12 @@ def test_recurrent_network_on_variable_lengths():
     for n in lengths:
         data.append(
             {
-                "tokens": amp.messages(
+                "tokens": ag.messages(
                     rng.integers(0, 14, n),
                     t=np.arange(n),
                     length=n,
                 ),
-                "h0": amp.messages(
+                "h0": ag.messages(
                     np.zeros((1, D), np.float32),
                     t=0,
                     length=n,
@@ -149,17 +148,17 @@ def cell_params(key):
 
 def test_binary_tree_with_parent_pointers():
     """Heap order: node v's children are 2v and 2v+1. On its way up a message notes its sides, so that f_inv finds the way down."""
-    with amp.Graph() as g:
-        leaves = amp.pump("leaves", (), "int32", ("v", "side"))
-        label = amp.pump("label", (), "int32", ("v",))
-        nodes = amp.phi("nodes")
-        amp.loss("xent", cross_entropy, join=("v",))(
-            amp.ppt("out", amp.nn.Linear(D, 3))(nodes),
+    with ag.Graph() as g:
+        leaves = ag.pump("leaves", (), "int32", ("v", "side"))
+        label = ag.pump("label", (), "int32", ("v",))
+        nodes = ag.phi("nodes")
+        ag.loss("xent", cross_entropy, join=("v",))(
+            ag.ppt("out", amp.nn.Linear(D, 3))(nodes),
             label,
         )
-        root, child = amp.cond(nodes, lambda s: s.v == 1)
-        amp.sink("root", root)
-        up = amp.isu(
+        root, child = ag.cond(nodes, lambda s: s.v == 1)
+        ag.sink("root", root)
+        up = ag.isu(
             child,
             lambda s: s.replace(
                 v=s.v // 2,
@@ -170,16 +169,16 @@ def test_binary_tree_with_parent_pointers():
                 side=s.side // 2,
             ),
         )
-        left, right = amp.cond(
+        left, right = ag.cond(
             up,
             lambda s: s.side % 2 == 0,
         )
-        join = amp.ppt("branch", cell, params=cell_params, join=("v",))(
+        join = ag.ppt("branch", cell, params=cell_params, join=("v",))(
             left,
             right,
         )
         nodes.connect(
-            amp.ppt("embed", amp.nn.Embed(7, D))(leaves),
+            ag.ppt("embed", amp.nn.Embed(7, D))(leaves),
             join,
         )
     rng = np.random.default_rng(2)
@@ -188,12 +187,12 @@ def test_binary_tree_with_parent_pointers():
         inner = sorted({v // 2**k for v in leaf_numbers for k in range(1, 5)} - {0})
         numbers = [*inner, *leaf_numbers]
         return {
-            "leaves": amp.messages(
+            "leaves": ag.messages(
                 rng.integers(0, 7, len(leaf_numbers)),
                 v=leaf_numbers,
                 side=0,
             ),
-            "label": amp.messages(
+            "label": ag.messages(
                 rng.integers(0, 3, len(numbers)),
                 v=numbers,
             ),
@@ -239,43 +238,43 @@ def gate(p, h, m):
 def test_gated_graph_network_step_by_step():
     steps = 2
     kinds = 3
-    with amp.Graph() as g:
-        h0 = amp.pump(
+    with ag.Graph() as g:
+        h0 = ag.pump(
             "h0",
             (D,),
             fields=("step",),
             ragged=True,
         )
-        topology = amp.topology("topology")
-        h = amp.phi("h")
-        edges = amp.distribute(h, topology, kinds)
-        collected = amp.collect(
-            [amp.ppt(f"edge{k}", amp.nn.Linear(D, D))(w) for k, w in enumerate(edges)],
+        topology = ag.topology("topology")
+        h = ag.phi("h")
+        edges = ag.distribute(h, topology, kinds)
+        collected = ag.collect(
+            [ag.ppt(f"edge{k}", amp.nn.Linear(D, D))(w) for k, w in enumerate(edges)],
             topology,
         )
-        new = amp.ppt("gate", gate, params=lambda key: jax.random.normal(key, (2 * D, D)))(
+        new = ag.ppt("gate", gate, params=lambda key: jax.random.normal(key, (2 * D, D)))(
             h, collected
         )
-        new = amp.isu(
+        new = ag.isu(
             new,
             lambda s: s.replace(step=s.step + 1),
             lambda s: s.replace(step=s.step - 1),
         )
-        more, done = amp.cond(new, lambda s: s.step < steps)
+        more, done = ag.cond(new, lambda s: s.step < steps)
         h.connect(h0, more)
-        pooled = amp.reduce("pool", jax.ops.segment_sum, done)
-        amp.loss("square", square)(amp.ppt("out", amp.nn.Linear(D, 1))(pooled))
+        pooled = ag.reduce("pool", jax.ops.segment_sum, done)
+        ag.loss("square", square)(ag.ppt("out", amp.nn.Linear(D, 1))(pooled))
     rng = np.random.default_rng(3)
 
     def graph(n_node, n_edge):
         senders, receivers = rng.integers(
             0, n_node, (2, n_edge)
         )  # some nodes stay isolated, kind 2 stays empty
-        topology = amp.Topology.from_edges(
+        topology = ag.Topology.from_edges(
             senders, receivers, rng.integers(0, 2, n_edge), n_node, kinds
         )
         x = rng.standard_normal((n_node, D)).astype(np.float32)
-        return {"h0": amp.messages(x, step=0), "topology": topology}
+        return {"h0": ag.messages(x, step=0), "topology": topology}
 
     data = [
         graph(5, 7),
@@ -311,35 +310,35 @@ def test_group_with_opener_of_size_zero_and_order():
             n,
         )
 
-    with amp.Graph() as g:
-        words = amp.pump(
+    with ag.Graph() as g:
+        words = ag.pump(
             "words",
             (D,),
             fields=("i", "rank"),
         )
-        opener = amp.pump("opener", (), fields=("n",))
-        y = amp.ppt("layer", amp.nn.Linear(D, D))(words)
-        group = amp.group(
+        opener = ag.pump("opener", (), fields=("n",))
+        y = ag.ppt("layer", amp.nn.Linear(D, D))(words)
+        group = ag.group(
             y,
             by=(),
             size=lambda s: s.n,
             order=lambda s: -s.rank,
             opener=opener,
         )
-        amp.loss("rows", square)(group)
-        amp.sink("group", group)
-        amp.loss("square", square)(amp.reduce("weigh", weigh, group))
+        ag.loss("rows", square)(group)
+        ag.sink("group", group)
+        ag.loss("square", square)(ag.reduce("weigh", weigh, group))
     rng = np.random.default_rng(4)
     data = []
     for n in (3, 0, 1):
         data.append(
             {
-                "words": amp.messages(
+                "words": ag.messages(
                     rng.standard_normal((n, D)).astype(np.float32),
                     i=np.arange(n),
                     rank=rng.permutation(n),
                 ),
-                "opener": amp.messages([0.0], n=n),
+                "opener": ag.messages([0.0], n=n),
             }
         )
 
@@ -363,31 +362,31 @@ def test_group_with_opener_of_size_zero_and_order():
 
 def test_nested_loops():
     """Outer loop `a`, inner loop `b`; at the inner exit `b` is reset by what can be undone: subtracting its bound."""
-    with amp.Graph() as g:
-        x = amp.pump(
+    with ag.Graph() as g:
+        x = ag.pump(
             "x",
             (D,),
             fields=("a", "b", "n", "m"),
         )
-        outer = amp.phi("outer")
-        inner = amp.phi("inner")
-        y = amp.ppt(
+        outer = ag.phi("outer")
+        inner = ag.phi("inner")
+        y = ag.ppt(
             "inside",
             lambda p, x: jnp.tanh(x @ p),
             params=lambda k: jax.random.normal(k, (D, D)),
         )(inner)
-        y = amp.isu(
+        y = ag.isu(
             y,
             lambda s: s.replace(b=s.b + 1),
             lambda s: s.replace(b=s.b - 1),
         )
-        again, out = amp.cond(
+        again, out = ag.cond(
             y,
             lambda s: s.b < s.m + s.a,
         )
         inner.connect(outer, again)
-        z = amp.ppt("outside", lambda p, x: x * p, params=jnp.linspace(0.5, 1.5, D))(out)
-        z = amp.isu(
+        z = ag.ppt("outside", lambda p, x: x * p, params=jnp.linspace(0.5, 1.5, D))(out)
+        z = ag.isu(
             z,
             lambda s: s.replace(
                 b=s.b - s.m - s.a,
@@ -398,17 +397,17 @@ def test_nested_loops():
                 a=s.a - 1,
             ),
         )
-        more, done = amp.cond(
+        more, done = ag.cond(
             z,
             lambda s: s.a < s.n,
         )
         outer.connect(x, more)
-        amp.loss("square", square)(done)
+        ag.loss("square", square)(done)
     rng = np.random.default_rng(5)
     data = []
     for n, m in ((1, 1), (3, 2), (2, 1)):
         data.append(
-            {"x": amp.messages(rng.standard_normal((1, D)).astype(np.float32), a=0, b=0, n=n, m=m)}
+            {"x": ag.messages(rng.standard_normal((1, D)).astype(np.float32), a=0, b=0, n=n, m=m)}
         )
 
     def by_hand(p, d):
@@ -425,45 +424,45 @@ def test_nested_loops():
 
 
 def test_flatmap_ungroup_repeat_and_keying_function():
-    with amp.Graph() as g:
-        x = amp.pump("x", (D,), fields=("n",))
-        rows = amp.pump(
+    with ag.Graph() as g:
+        x = ag.pump("x", (D,), fields=("n",))
+        rows = ag.pump(
             "rows",
             (D,),
             fields=("n",),
             ragged=True,
         )
-        copies = amp.flatmap(
+        copies = ag.flatmap(
             x,
             lambda s: s.n,
             lambda s, i: s.replace(i=i),
         )
-        each = amp.ungroup(rows, field="i")
-        scaled = amp.ppt(
+        each = ag.ungroup(rows, field="i")
+        scaled = ag.ppt(
             "scale",
             lambda p, a, b: p * a * b,
             params=jnp.ones(D),
             join=lambda s: (s.instance, s.i),
         )(copies, each)
-        amp.loss("each", square)(scaled)
-        both = amp.npt("add", lambda a, b: a + b)(
-            amp.repeat(
-                amp.ppt("l", amp.nn.Linear(D, D))(x),
+        ag.loss("each", square)(scaled)
+        both = ag.npt("add", lambda a, b: a + b)(
+            ag.repeat(
+                ag.ppt("l", amp.nn.Linear(D, D))(x),
                 lambda s: s.n,
             ),
             rows,
         )
-        amp.loss("rowwise", square)(both)
+        ag.loss("rowwise", square)(both)
     rng = np.random.default_rng(6)
     data = []
     for n in (0, 2, 3):
         data.append(
             {
-                "x": amp.messages(
+                "x": ag.messages(
                     rng.standard_normal((1, D)).astype(np.float32),
                     n=n,
                 ),
-                "rows": amp.messages(
+                "rows": ag.messages(
                     rng.standard_normal((n, D)).astype(np.float32),
                     n=n,
                 ),
@@ -487,10 +486,10 @@ def test_keys_reach_bodies_that_take_one():
             return x
         return x + jax.random.normal(key, x.shape)
 
-    with amp.Graph() as g:
-        amp.sink(
+    with ag.Graph() as g:
+        ag.sink(
             "y",
-            amp.npt("noise", noisy, rng=True)(amp.pump("x", (D,), ragged=True)),
+            ag.npt("noise", noisy, rng=True)(ag.pump("x", (D,), ragged=True)),
         )
     data = [{"x": np.zeros((2, D), np.float32)}]
 
@@ -516,14 +515,14 @@ def test_keys_reach_bodies_that_take_one():
 
 
 def one_pump(build, fields=("t",)):
-    with amp.Graph() as g:
-        build(amp.pump("x", (D,), fields=fields))
+    with ag.Graph() as g:
+        build(ag.pump("x", (D,), fields=fields))
     return g
 
 
 def x(**fields):
     n = max(np.size(value) for value in fields.values())
-    return {"x": amp.messages(np.zeros((n, D), np.float32), **fields)}
+    return {"x": ag.messages(np.zeros((n, D), np.float32), **fields)}
 
 
 def test_wrong_inverse_that_slips_past_the_samples():
@@ -532,9 +531,9 @@ def test_wrong_inverse_that_slips_past_the_samples():
         return s.replace(t=np.where(s.t > 100, s.t, s.t - 1))
 
     g = one_pump(
-        lambda w: amp.sink(
+        lambda w: ag.sink(
             "y",
-            amp.isu(
+            ag.isu(
                 w,
                 lambda s: s.replace(t=s.t + 1),
                 wrong,
@@ -550,15 +549,15 @@ def test_wrong_inverse_that_slips_past_the_samples():
 
 def test_wrong_inverse_before_a_phi():
     def build(w):
-        a, b = amp.cond(w, lambda s: s.t > 100)
-        both = amp.phi("both", a, b)
+        a, b = ag.cond(w, lambda s: s.t > 100)
+        both = ag.phi("both", a, b)
 
         def wrong(s):
             return s.replace(t=np.where(s.t == 201, 5, s.t - 1))
 
-        amp.sink(
+        ag.sink(
             "y",
-            amp.isu(
+            ag.isu(
                 both,
                 lambda s: s.replace(t=s.t + 1),
                 wrong,
@@ -572,18 +571,18 @@ def test_wrong_inverse_before_a_phi():
 
 
 def test_a_state_that_comes_to_a_phi_twice():
-    g = one_pump(lambda w: amp.sink("y", amp.phi("both", *amp.bcast(w))))
+    g = one_pump(lambda w: ag.sink("y", ag.phi("both", *ag.bcast(w))))
     with pytest.raises(MessageError, match="node `both`: expected states that are unique at a phi"):
         reference(g, {}, [x(t=0)])
 
 
 def test_a_key_that_comes_to_a_port_twice():
-    add = amp.npt(
+    add = ag.npt(
         "add",
         lambda a, b: a + b,
         join=("instance",),
     )
-    g = one_pump(lambda w: amp.sink("y", add(w, amp.pump("z", (D,)))))
+    g = one_pump(lambda w: ag.sink("y", add(w, ag.pump("z", (D,)))))
     with pytest.raises(
         MessageError, match="node `add`, port a: expected one message per key, got a second one"
     ):
@@ -592,11 +591,11 @@ def test_a_key_that_comes_to_a_port_twice():
 
 def test_a_join_that_is_never_complete():
     g = one_pump(
-        lambda w: amp.sink(
+        lambda w: ag.sink(
             "y",
-            amp.npt("add", lambda a, b: a + b)(
+            ag.npt("add", lambda a, b: a + b)(
                 w,
-                amp.pump("z", (D,), fields=("t",)),
+                ag.pump("z", (D,), fields=("t",)),
             ),
         )
     )
@@ -607,42 +606,42 @@ def test_a_join_that_is_never_complete():
 
 
 def test_a_group_that_is_never_complete():
-    g = one_pump(lambda w: amp.sink("y", amp.group(w, size=lambda s: 3, name="three")))
+    g = one_pump(lambda w: ag.sink("y", ag.group(w, size=lambda s: 3, name="three")))
     with pytest.raises(DeadlockError, match="`three` with 2 members, 0 openers"):
         reference(g, {}, [x(t=[0, 1])])
 
 
 def test_an_instance_that_never_ends(monkeypatch):
     monkeypatch.setattr("ampjax.testing.interpreter.MOST_STEPS", 100)
-    with amp.Graph() as g:
-        t = amp.phi("t")
-        up = amp.isu(
+    with ag.Graph() as g:
+        t = ag.phi("t")
+        up = ag.isu(
             t,
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        done, more = amp.cond(
+        done, more = ag.cond(
             up,
             lambda s: s.t < 0,
             name="leave",
         )
         t.connect(
-            amp.pump("x", (D,), fields=("t",)),
+            ag.pump("x", (D,), fields=("t",)),
             more,
         )
-        amp.sink("end", done)
+        ag.sink("end", done)
     text = r"reference, node `\w+`: expected an instance that ends, got one that goes on after 100 messages, at state .*\. Mend the condition"
     with pytest.raises(MessageError, match=text):
         reference(g, {}, [x(t=0)])
 
 
 def test_a_missing_topology_and_one_that_does_not_fit():
-    with amp.Graph() as g:
-        wire = amp.pump("x", (D,), ragged=True)
-        topology = amp.topology("map")
-        amp.sink(
+    with ag.Graph() as g:
+        wire = ag.pump("x", (D,), ragged=True)
+        topology = ag.topology("map")
+        ag.sink(
             "y",
-            amp.distribute(wire, topology, 1, name="pick")[0],
+            ag.distribute(wire, topology, 1, name="pick")[0],
         )
     rows = {"x": np.zeros((2, D), np.float32)}
     with pytest.raises(
@@ -653,12 +652,12 @@ def test_a_missing_topology_and_one_that_does_not_fit():
         reference(
             g,
             {},
-            [rows | {"map": amp.Topology(([2],), ([0],), 1)}],
+            [rows | {"map": ag.Topology(([2],), ([0],), 1)}],
         )
 
 
 def test_unknown_pump_and_missing_parameters():
-    g = one_pump(lambda w: amp.sink("y", amp.ppt("layer", amp.nn.Linear(D, D))(w)))
+    g = one_pump(lambda w: ag.sink("y", ag.ppt("layer", amp.nn.Linear(D, D))(w)))
     with pytest.raises(
         MessageError, match=r"expected messages for the pumps \['x'\], got pump `z`"
     ):

@@ -10,7 +10,7 @@ from support import graphs
 from support.effort import left_to_nightly
 from support.laws import ROWS, random_one, start
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.engine.kernels import loss_kernels, rows
 from ampjax.testing.engine_run import outputs_apart
 from ampjax.testing.verify import SCHEDULES, verify
@@ -109,8 +109,8 @@ def test_a_mistake_of_inference_alone_is_found(monkeypatch, kernels, broken, tol
 
 
 def test_what_is_not_finite_never_agrees():
-    with amp.Graph() as g:
-        amp.loss("loss", lambda x: jnp.log(x))(amp.pump("x"))
+    with ag.Graph() as g:
+        ag.loss("loss", lambda x: jnp.log(x))(ag.pump("x"))
     assert not verify(g, [{"x": np.float32(-1)}], quick=True)
 
 
@@ -141,8 +141,8 @@ def test_what_was_not_looked_at_depends_on_the_graph():
     def noisy(x, key=None):
         return x
 
-    with amp.Graph() as g:
-        amp.loss("loss", lambda x: x * x)(amp.npt("noise", noisy, rng=True)(amp.pump("x")))
+    with ag.Graph() as g:
+        ag.loss("loss", lambda x: x * x)(ag.npt("noise", noisy, rng=True)(ag.pump("x")))
     found = verify(
         g,
         [{"x": np.float32(1)}],
@@ -227,8 +227,8 @@ def test_a_difference_that_random_numbers_explain_is_told_first():
     def noisy(x, key=None):
         return x if key is None else x + 1
 
-    with amp.Graph() as g:
-        amp.loss("loss", lambda x: x * x)(amp.npt("noise", noisy, rng=True)(amp.pump("x")))
+    with ag.Graph() as g:
+        ag.loss("loss", lambda x: x * x)(ag.npt("noise", noisy, rng=True)(ag.pump("x")))
     found = verify(
         g,
         [{"x": np.float32(1)}],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support import graphs, runs
 from support.engines import engine
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.controller import LoopInstances, LoopSource
 from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
@@ -124,10 +124,10 @@ def test_a_worker_is_throttled_while_other_instances_are_outside_and_starved_whe
 
 
 def test_a_message_without_its_partner_waits_for_a_join():
-    with amp.Graph() as g:
-        a = amp.pump("a")
-        b = amp.npt("slow", lambda b: b, worker=0)(amp.pump("b"))
-        amp.loss("loss", lambda a, b: a + b, worker=1)(
+    with ag.Graph() as g:
+        a = ag.pump("a")
+        b = ag.npt("slow", lambda b: b, worker=0)(ag.pump("b"))
+        ag.loss("loss", lambda a, b: a + b, worker=1)(
             a,
             b,
         )

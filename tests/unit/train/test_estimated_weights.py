@@ -11,6 +11,7 @@ from support.models import model
 from support.transforms import adam, sgd
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import DataError, TableError
 from ampjax.ir.nodes import WEIGHTS
@@ -60,15 +61,15 @@ def test_the_adjoint_uses_the_estimate():
 
 def moving():
     """A node whose gradients are always 1, and one before it whose gradients are the parameters that the other one's adjoint uses."""
-    with amp.Graph() as g:
-        y = amp.ppt(
+    with ag.Graph() as g:
+        y = ag.ppt(
             "still",
             graphs.times,
             params=np.float32(1),
             tx=optax.sgd(0.0),
             min_update_interval=1 << 20,
-        )(amp.pump("x"))
-        amp.loss("loss", lambda y: y)(amp.ppt("moving", graphs.times, params=np.float32(0))(y))
+        )(ag.pump("x"))
+        ag.loss("loss", lambda y: y)(ag.ppt("moving", graphs.times, params=np.float32(0))(y))
     return g
 
 

@@ -15,6 +15,7 @@ from support.effort import examples
 from support.transforms import sgd
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import ReplayError, SettingsError
 from ampjax.optim import delayed
@@ -86,10 +87,10 @@ def test_what_is_no_number_of_versions(setting, value):
     ],
 )
 def test_what_has_no_parameters(setting, name, got, fix):
-    with amp.Graph() as graph:
-        first = amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x"))
-        twin = amp.ppt("twin", graphs.times, params_of="f")(first)
-        amp.loss("loss", graphs.square)(twin, amp.pump("label"))
+    with ag.Graph() as graph:
+        first = ag.ppt("f", graphs.times, params=graphs.one())(ag.pump("x"))
+        twin = ag.ppt("twin", graphs.times, params_of="f")(first)
+        ag.loss("loss", graphs.square)(twin, ag.pump("label"))
     expected = rf"setting `{setting}`: expected names among \['f'\], got '{name}', {got}\.?\s*{fix}"
     with pytest.raises(SettingsError, match=expected):
         amp.Trainer(graph, **{setting: {name: 1}})
@@ -181,14 +182,14 @@ def test_shared_parameters_have_one_budget():
 
 
 def test_tables_have_budgets():
-    with amp.Graph() as graph:
-        ids = amp.pump("ids", dtype="int32")
-        label = amp.pump("label")
-        rows = amp.ppt(
+    with ag.Graph() as graph:
+        ids = ag.pump("ids", dtype="int32")
+        label = ag.pump("label")
+        rows = ag.ppt(
             "rows",
             amp.nn.TableEmbed(Table(np.ones((5, 1), np.float32), optax.sgd(0.1))),
         )(ids)
-        amp.loss("loss", lambda row, label: (jnp.sum(row) - label) ** 2)(
+        ag.loss("loss", lambda row, label: (jnp.sum(row) - label) ** 2)(
             rows,
             label,
         )
@@ -275,10 +276,10 @@ def test_a_resumed_fit_counts_on():
 
 def test_a_meeting_that_was_put_off_comes_before_the_run_ends():
     """One replica updates while the other's only message is in flight, whose gradient is too few for an update. The next run may not change parameters, so the meeting is not left to it."""
-    with amp.Graph() as graph:
-        f = amp.ppt("f", graphs.times, params=graphs.one())
-        copied = amp.replicate(f, 2, route=lambda s: s.instance == 0)(amp.pump("x"))
-        amp.loss("loss", graphs.square)(copied, amp.pump("label"))
+    with ag.Graph() as graph:
+        f = ag.ppt("f", graphs.times, params=graphs.one())
+        copied = ag.replicate(f, 2, route=lambda s: s.instance == 0)(ag.pump("x"))
+        ag.loss("loss", graphs.square)(copied, ag.pump("label"))
     options = {"max_staleness": 0, "min_update_interval": 2, "replica_sync": ("every_k", 1)}
     trainer = amp.Trainer(
         graph,

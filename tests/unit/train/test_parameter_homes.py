@@ -11,6 +11,7 @@ from support import graphs
 from support import table_models as models
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 
 
@@ -88,11 +89,11 @@ def test_what_is_no_node_can_not_be_explained():
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_hosts_send_parameters_when_they_are_asked_for_and_once():
-    with amp.Graph() as graph:
-        wire = amp.pump("x", shape=(1000,))
+    with ag.Graph() as graph:
+        wire = ag.pump("x", shape=(1000,))
         for name in "abc":
-            wire = amp.ppt(name, graphs.times, params=np.ones(1000, np.float32))(wire)
-        amp.loss("loss", lambda v: v.sum())(wire)
+            wire = ag.ppt(name, graphs.times, params=np.ones(1000, np.float32))(wire)
+        ag.loss("loss", lambda v: v.sum())(wire)
     with closing(amp.Trainer(graph, hosts=amp.Hosts(2, "threads"))) as there:
 
         def received():
@@ -116,15 +117,15 @@ def test_hosts_send_parameters_when_they_are_asked_for_and_once():
 def test_frozen_copies_stay_what_they_are_to_the_bit(rule, workers):
     """Three times a number, divided by three, is not always that number."""
     rng = np.random.default_rng(0)
-    with amp.Graph() as g:
-        x = amp.pump("x", (4,))
-        body = amp.ppt(
+    with ag.Graph() as g:
+        x = ag.pump("x", (4,))
+        body = ag.ppt(
             "w",
             lambda p, x: jnp.tanh(x @ p),
             params=rng.normal(size=(4, 4)).astype(np.float32),
             tx=optax.set_to_zero(),
         )
-        amp.loss("loss", lambda y: jnp.sum(y**2))(amp.replicate(body, 3)(x))
+        ag.loss("loss", lambda y: jnp.sum(y**2))(ag.replicate(body, 3)(x))
     trainer = amp.Trainer(
         g,
         optax.sgd(0.1),

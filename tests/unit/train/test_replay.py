@@ -12,6 +12,7 @@ from support import graphs
 from support.transforms import adam
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import DeadlockError, ReplayError, SettingsError
 from ampjax.trace.journal import FINISHED, Done
@@ -100,11 +101,11 @@ def test_a_loop(path):
 
 @functools.cache
 def replicated():
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(x)
-        amp.loss("loss", graphs.square)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), 2)(x)
+        ag.loss("loss", graphs.square)(y, label)
     return g
 
 
@@ -132,7 +133,7 @@ def test_a_trainer_goes_on_as_the_recorded_one(path):
     assert Recording(path).header["epochs"] == 2
 
 
-class Shuffled(amp.InstanceList):
+class Shuffled(ag.InstanceList):
     """A data set that is another in each epoch."""
 
     def reshuffle(self, rng):
@@ -189,26 +190,26 @@ def test_a_run_in_virtual_time(path):
 @functools.cache
 def deciding():
     """A loss that each instance reaches by the way that its payload says."""
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.ppt("first", graphs.times, params=graphs.one())(x)
-        way = amp.npt("way", lambda x: (x > 8).astype("int32"))(y)
-        a, b = amp.cond(
-            amp.route_by(y, way, "way"),
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.ppt("first", graphs.times, params=graphs.one())(x)
+        way = ag.npt("way", lambda x: (x > 8).astype("int32"))(y)
+        a, b = ag.cond(
+            ag.route_by(y, way, "way"),
             lambda s: s.way,
             2,
             name="ways",
         )
-        z = amp.phi(
+        z = ag.phi(
             "join",
-            amp.isu(
-                amp.ppt("a", graphs.times, params=graphs.one())(a),
+            ag.isu(
+                ag.ppt("a", graphs.times, params=graphs.one())(a),
                 *BACK,
             ),
-            amp.isu(b, *BACK),
+            ag.isu(b, *BACK),
         )
-        amp.loss("loss", graphs.square, join=("instance",))(
+        ag.loss("loss", graphs.square, join=("instance",))(
             z,
             label,
         )
@@ -280,7 +281,7 @@ def test_half_a_million_decisions_on_the_clock(path, run):
 
 
 def test_an_interrupted_run(path):
-    class Stopping(amp.InstanceList):
+    class Stopping(ag.InstanceList):
         def gather(self, ids):
             if len(ids) and ids[0] == stop[0]:
                 self.task.cancel()

@@ -7,6 +7,8 @@ import pytest
 from support.effort import left_to_nightly
 
 import ampjax as amp
+import ampjax.graphs as ag
+from ampjax.simulation import FlopsCost
 
 QUIET = {"progress": False}
 SPEC = {"x": "float32[t]"}
@@ -72,7 +74,7 @@ def test_on_hosts_in_virtual_time_in_simulations_and_after_snapshots(name, tmp_p
     model, examples, mean = case(name)
     compiled = amp.compile(model, PARAMS, SPEC, copies=2)
     data = compiled.data(examples)
-    cost = amp.FlopsCost
+    cost = FlopsCost
     for options in (
         {"hosts": amp.Hosts(2, kind="threads")},
         {"cost": cost},
@@ -110,9 +112,9 @@ def test_examples_that_bring_no_row_count():
 
 
 def test_a_graph_without_a_loss_reports_none():
-    with amp.Graph() as graph:
-        amp.sink(
+    with ag.Graph() as graph:
+        ag.sink(
             "y",
-            amp.npt("f", lambda x: x)(amp.pump("x")),
+            ag.npt("f", lambda x: x)(ag.pump("x")),
         )
     assert amp.Trainer(graph).evaluate([{"x": 1.0}]) == {}

@@ -7,6 +7,7 @@ import pytest
 from support import table_models as models
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import (
     DataError,
     GraphError,
@@ -160,13 +161,13 @@ def test_tables_in_files_and_at_server_processes(tmp_path):
 
 def test_computed_ids_are_read_back():
     table = Table(models.VALUES, optax.sgd(0.1))
-    with amp.Graph() as g:
-        word = amp.npt("next", lambda word: (word + 1) % models.WORDS)(
-            amp.pump("word", dtype="int32")
+    with ag.Graph() as g:
+        word = ag.npt("next", lambda word: (word + 1) % models.WORDS)(
+            ag.pump("word", dtype="int32")
         )
-        amp.sink(
+        ag.sink(
             "row",
-            amp.ppt("embed", amp.nn.TableEmbed(table))(word),
+            ag.ppt("embed", amp.nn.TableEmbed(table))(word),
         )
     ids = np.array([3, 11, 0], np.int32)
     rows = trainer(g).predict([{"word": i} for i in ids])["row"].payload
@@ -178,10 +179,10 @@ def test_computed_ids_are_read_back():
 
 def test_two_nodes_may_read_one_table():
     table = Table(models.VALUES, optax.sgd(0.1))
-    with amp.Graph() as g:
-        x = amp.ppt("first", amp.nn.TableEmbed(table))(amp.pump("x", dtype="int32"))
-        y = amp.ppt("second", amp.nn.TableEmbed(table))(amp.pump("y", dtype="int32"))
-        amp.loss("loss", lambda x, y: (x * y).sum())(
+    with ag.Graph() as g:
+        x = ag.ppt("first", amp.nn.TableEmbed(table))(ag.pump("x", dtype="int32"))
+        y = ag.ppt("second", amp.nn.TableEmbed(table))(ag.pump("y", dtype="int32"))
+        ag.loss("loss", lambda x, y: (x * y).sum())(
             x,
             y,
         )
@@ -201,7 +202,7 @@ def test_two_nodes_may_read_one_table():
 @pytest.mark.parametrize("bad", [-1, models.WORDS])
 def test_an_id_outside_of_the_table_names_node_and_instance(bad):
     graph, table = models.with_table(optax.sgd(0.1))
-    word = amp.messages(
+    word = ag.messages(
         np.array(
             [[0, 1], [2, bad]],
             np.int32,
@@ -212,7 +213,7 @@ def test_an_id_outside_of_the_table_names_node_and_instance(bad):
         DATA[0],
         {
             "word": word,
-            "tag": amp.messages(
+            "tag": ag.messages(
                 np.zeros(2, np.int32),
                 t=[0, 1],
             ),
@@ -232,18 +233,18 @@ def test_what_does_not_fit_is_refused():
         amp.nn.TableEmbed(models.VALUES)  # type: ignore[arg-type]
     with pytest.raises(GraphError, match="none: its table has an optimizer of its own"):
         models.build(layer, tx=optax.sgd(0.1))
-    with amp.Graph():
-        word = amp.pump("word", dtype="int32")
-        amp.sink(
+    with ag.Graph():
+        word = ag.pump("word", dtype="int32")
+        ag.sink(
             "rows",
-            amp.ppt("first", layer, min_update_interval=3)(word),
+            ag.ppt("first", layer, min_update_interval=3)(word),
         )
         with pytest.raises(GraphError, match="`second`, min_update_interval: expected 3"):
-            amp.ppt("second", layer, min_update_interval=4)(word)
+            ag.ppt("second", layer, min_update_interval=4)(word)
         with pytest.raises(GraphError, match="parameters that lie on a device"):
-            amp.ppt("tied", lambda p, x: x, params_of="first")(word)
-    with pytest.raises(GraphError, match="Declare the pump with"), amp.Graph():
-        amp.ppt("embed", layer)(amp.pump("x"))
+            ag.ppt("tied", lambda p, x: x, params_of="first")(word)
+    with pytest.raises(GraphError, match="Declare the pump with"), ag.Graph():
+        ag.ppt("embed", layer)(ag.pump("x"))
     graph = models.build(layer)
     with pytest.raises(ParameterError, match="none: its table has its rows"):
         trainer(graph, params={"embed": models.VALUES})

@@ -18,6 +18,7 @@ from support.graphs import labelled_data as mlp_data
 from support.transforms import adam, sgd
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import LimitError, MessageError, ParameterError
 from ampjax.ir.instances import Subset
@@ -36,13 +37,13 @@ QUIET = {"progress": False}
 
 @functools.cache
 def mlp():
-    with amp.Graph() as g:
-        x = amp.pump("x", (4,))
-        label = amp.pump("label", dtype="int32")
-        h = amp.npt("tanh", jnp.tanh)(amp.ppt("linear1", amp.nn.Linear(4, 4))(x))
-        y = amp.ppt("linear2", amp.nn.Linear(4, 3))(h)
-        amp.sink("logits", y)
-        amp.loss("xent", graphs.xent)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x", (4,))
+        label = ag.pump("label", dtype="int32")
+        h = ag.npt("tanh", jnp.tanh)(ag.ppt("linear1", amp.nn.Linear(4, 4))(x))
+        y = ag.ppt("linear2", amp.nn.Linear(4, 3))(h)
+        ag.sink("logits", y)
+        ag.loss("xent", graphs.xent)(y, label)
     return g
 
 
@@ -236,12 +237,12 @@ def test_the_adjoint_uses_current_or_stashed_weights(weights):
 
 
 def test_weights_can_be_stashed_at_one_node_only():
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.ppt("a", graphs.times, params=graphs.one(), weights="stashed")(x)
-        amp.loss("loss", graphs.square)(
-            amp.ppt("b", graphs.times, params=graphs.one())(y),
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.ppt("a", graphs.times, params=graphs.one(), weights="stashed")(x)
+        ag.loss("loss", graphs.square)(
+            ag.ppt("b", graphs.times, params=graphs.one())(y),
             label,
         )
     trainer = amp.Trainer(
@@ -259,11 +260,11 @@ def test_weights_can_be_stashed_at_one_node_only():
 
 def sums(**options):
     """A loss that is the sum of `a·x` and `b·x`, so every gradient row is x."""
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        a = amp.ppt("a", graphs.times, params=np.float32(0), **options)(x)
-        b = amp.ppt("b", graphs.times, params=np.float32(0))(x)
-        amp.loss("loss", lambda a, b: a + b)(a, b)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        a = ag.ppt("a", graphs.times, params=np.float32(0), **options)(x)
+        b = ag.ppt("b", graphs.times, params=np.float32(0))(x)
+        ag.loss("loss", lambda a, b: a + b)(a, b)
     return g
 
 
@@ -308,9 +309,9 @@ def test_a_learning_rate_schedule_counts_the_nodes_own_updates():
 def test_staleness_reaches_the_transform():
     tx = optax.chain(sgd(1.0), scale_by_staleness())
     options = {"policy": forward_first, "max_dispatch_size": 1, "fuse": False, "max_active_keys": 4}
-    with amp.Graph() as g:
-        y = amp.ppt("a", graphs.times, params=np.float32(0))(amp.pump("x"))
-        amp.loss("loss", lambda a: a)(y)
+    with ag.Graph() as g:
+        y = ag.ppt("a", graphs.times, params=np.float32(0))(ag.pump("x"))
+        ag.loss("loss", lambda a: a)(y)
     trainer = amp.Trainer(g, tx, **options)
     trainer.accumulate(ONES[:4])
     close(
@@ -323,11 +324,11 @@ def test_staleness_reaches_the_transform():
 
 
 def replicated(n=2, route="round_robin"):
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), n, route)(x)
-        amp.loss("loss", graphs.square)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), n, route)(x)
+        ag.loss("loss", graphs.square)(y, label)
     return g
 
 
@@ -375,7 +376,7 @@ def test_instances_wait_until_replicas_have_met(mode, rule):
         "replica_sync": rule,
         "max_active_keys": 2,
         "max_dispatch_size": 1,
-        "cost": amp.FlopsCost,
+        "cost": FlopsCost,
     }
     places = {"f/0": 2, "f/1": 1, "f/2": 0, "loss": 1}
     ends = []
@@ -399,11 +400,11 @@ def test_replicas_start_equal_and_take_the_instances_that_the_route_says():
     )
     trainer.accumulate(graphs.chain_data(5))
     assert [n for _, n in trainer.gradients.values()] == [3, 2, 0]
-    with amp.Graph() as g:
-        x = amp.pump("x", (4,))
-        amp.sink(
+    with ag.Graph() as g:
+        x = ag.pump("x", (4,))
+        ag.sink(
             "y",
-            amp.replicate(amp.ppt("f", amp.nn.Linear(4, 4)), 2)(x),
+            ag.replicate(ag.ppt("f", amp.nn.Linear(4, 4)), 2)(x),
         )
     params = amp.Trainer(g).params
     close(params["f/0"], params["f/1"], rtol=0)
@@ -413,12 +414,12 @@ def test_copies_start_equal_even_where_each_makes_values_of_its_own():
     rng = np.random.default_rng(0)
 
     def part(x):
-        return amp.ppt("a", graphs.times, params=rng.normal(size=()).astype(np.float32))(x)
+        return ag.ppt("a", graphs.times, params=rng.normal(size=()).astype(np.float32))(x)
 
-    with amp.Graph() as g:
-        amp.loss("loss", graphs.square)(
-            amp.replicate(part, 2)(amp.pump("x")),
-            amp.pump("label"),
+    with ag.Graph() as g:
+        ag.loss("loss", graphs.square)(
+            ag.replicate(part, 2)(ag.pump("x")),
+            ag.pump("label"),
         )
     trainer = amp.Trainer(g, sgd(0.01), replica_sync="none")
     assert trainer.params["a/0"] == trainer.params["a/1"]
@@ -480,14 +481,14 @@ def test_equal_seeds_give_equal_parameters():
 def test_a_flax_module_and_a_plain_function_are_bodies():
     from flax import nnx
 
-    with amp.Graph() as g:
-        x = amp.pump("x", (4,))
-        label = amp.pump("label", dtype="int32")
-        h = amp.ppt("module", nnx.Linear(4, 4, rngs=nnx.Rngs(0)))(x)
-        y = amp.ppt("plain", lambda p, h: h @ p["w"], params={"w": np.eye(4, 3, dtype=np.float32)})(
+    with ag.Graph() as g:
+        x = ag.pump("x", (4,))
+        label = ag.pump("label", dtype="int32")
+        h = ag.ppt("module", nnx.Linear(4, 4, rngs=nnx.Rngs(0)))(x)
+        y = ag.ppt("plain", lambda p, h: h @ p["w"], params={"w": np.eye(4, 3, dtype=np.float32)})(
             h
         )
-        amp.loss("xent", graphs.xent)(y, label)
+        ag.loss("xent", graphs.xent)(y, label)
     trainer = amp.Trainer(g, sgd(0.1), max_active_keys=4)
     history = trainer.fit(mlp_data(12), epochs=5, **QUIET)
     assert history[-1].train["loss"] < history[0].train["loss"]
@@ -544,13 +545,13 @@ def test_predict_needs_no_label_and_keeps_the_order():
 
 
 def test_predictions_of_several_messages_per_instance():
-    with amp.Graph() as g:
-        rows = amp.pump("rows", ragged=True)
-        amp.sink(
+    with ag.Graph() as g:
+        rows = ag.pump("rows", ragged=True)
+        ag.sink(
             "whole",
-            amp.npt("double", lambda x: 2 * x)(rows),
+            ag.npt("double", lambda x: 2 * x)(rows),
         )
-        amp.sink("single", amp.ungroup(rows, "i"))
+        ag.sink("single", ag.ungroup(rows, "i"))
     data = []
     for n in (2, 0, 3):
         data.append({"rows": np.arange(n, dtype=np.float32)})
@@ -786,7 +787,7 @@ def test_cancelling_in_the_middle_of_an_epoch():
     )
     trainer.fit(data[:4], **QUIET)
 
-    class Stopping(amp.InstanceList):
+    class Stopping(ag.InstanceList):
         def gather(self, ids):
             self.asked = getattr(self, "asked", 0) + len(ids)
             if self.asked > 100:
@@ -847,10 +848,8 @@ def test_an_update_that_was_due_when_a_run_ended_is_made(mode):
 @pytest.mark.parametrize("fails_at", [1, 2, 5, 12, 19])
 def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monkeypatch):
     """Dispatches that were decided on behind it are not carried out; nodes have counted what they have accumulated."""
-    with amp.Graph() as g:
-        amp.loss("loss", lambda y: y)(
-            amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x"))
-        )
+    with ag.Graph() as g:
+        ag.loss("loss", lambda y: y)(ag.ppt("f", graphs.times, params=graphs.one())(ag.pump("x")))
     options = {"max_active_keys": 2, "min_update_interval": 3, "gradient": "sum", "fuse": False}
     trainer = amp.Trainer(g, sgd(0.1), **options)
     data = [{"x": np.float32(1)}] * 30
@@ -885,9 +884,9 @@ def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monk
 
 @pytest.mark.nightly
 def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
-    with amp.Graph() as g:
-        wire = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(amp.pump("x"))
-        amp.loss("loss", graphs.square)(wire, amp.pump("label"))
+    with ag.Graph() as g:
+        wire = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), 2)(ag.pump("x"))
+        ag.loss("loss", graphs.square)(wire, ag.pump("label"))
     trainer = amp.Trainer(
         g,
         sgd(0.01),
@@ -917,27 +916,27 @@ def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
 def grouped(kind):
     """A message that a group holds and a loss consumes too, or that a group holds twice."""
     n = 2 if kind == "twice" else 1
-    with amp.Graph() as g:
-        a = amp.ppt("a", amp.nn.Linear(2, 2))(amp.pump("x", (2,)))
+    with ag.Graph() as g:
+        a = ag.ppt("a", amp.nn.Linear(2, 2))(ag.pump("x", (2,)))
         if kind == "shared":
-            amp.loss("other", lambda h: (h**2).sum())(a)
+            ag.loss("other", lambda h: (h**2).sum())(a)
         else:
-            a = amp.flatmap(
+            a = ag.flatmap(
                 a,
                 lambda s: 0 * s.instance + n,
                 lambda s, i: s.replace(k=i),
             )
-        rows = amp.group(
+        rows = ag.group(
             a,
             by=("instance",),
             size=lambda s: 0 * s.instance + n,
         )
-        total = amp.reduce(
+        total = ag.reduce(
             "total",
             jax.ops.segment_sum,
-            amp.npt("tanh", jnp.tanh)(rows),
+            ag.npt("tanh", jnp.tanh)(rows),
         )
-        amp.loss("loss", lambda h: (h**3).sum())(total)
+        ag.loss("loss", lambda h: (h**3).sum())(total)
     return g
 
 
@@ -991,11 +990,11 @@ def test_a_small_evaluation_does_not_make_later_dispatches_small():
 
 @pytest.mark.nightly
 def test_a_memory_limit_with_outputs_in_several_arenas():
-    with amp.Graph() as g:
-        x = amp.pump("x", (2,))
-        parts = amp.npt("parts", lambda x: (x, x + 1, jnp.concatenate([x, x[:1]])), outputs=3)(x)
+    with ag.Graph() as g:
+        x = ag.pump("x", (2,))
+        parts = ag.npt("parts", lambda x: (x, x + 1, jnp.concatenate([x, x[:1]])), outputs=3)(x)
         for i, part in enumerate(parts):
-            amp.loss(f"loss{i}", lambda h: (h**2).sum())(part)
+            ag.loss(f"loss{i}", lambda h: (h**2).sum())(part)
     data = [{"x": np.ones(2, np.float32)}] * 4
     assert amp.Trainer(g, memory_limit=100).accumulate(data) == amp.Trainer(g).accumulate(data)
 
@@ -1004,23 +1003,23 @@ def test_demand_is_counted_for_the_instances_that_come():
     """State functions may read the instance's number."""
     sizes = np.full(40, 8)
     sizes[0] = 1
-    with amp.Graph() as g:
-        copies = amp.flatmap(
-            amp.pump("x"),
+    with ag.Graph() as g:
+        copies = ag.flatmap(
+            ag.pump("x"),
             lambda s: sizes[s.instance],
             lambda s, i: s.replace(k=i),
         )
-        a = amp.ppt("a", graphs.times, params=graphs.one())(copies)
-        total = amp.reduce(
+        a = ag.ppt("a", graphs.times, params=graphs.one())(copies)
+        total = ag.reduce(
             "total",
             jax.ops.segment_sum,
-            amp.group(
+            ag.group(
                 a,
                 by=("instance",),
                 size=lambda s: sizes[s.instance],
             ),
         )
-        amp.loss("loss", lambda h: h**2)(total)
+        ag.loss("loss", lambda h: h**2)(total)
     trainer = amp.Trainer(g, memory_limit=200, max_active_keys=16, max_dispatch_size=5)
     assert trainer.accumulate([{"x": np.float32(1)}] * 40)["loss"] > 0
 
@@ -1028,13 +1027,13 @@ def test_demand_is_counted_for_the_instances_that_come():
 @pytest.mark.nightly
 def test_a_trace_of_replicas_that_average_by_messages():
     """Parameters change in the order of the scheduler's decisions, whoever is waited for."""
-    with amp.Graph() as g:
-        x = amp.pump("x", (2,), fields=("k",))
-        a = amp.replicate(amp.ppt("a", amp.nn.Linear(2, 2)), 2, route=lambda s: s.k)(x)
-        amp.loss("loss", lambda h: (h**2).sum(), worker=2)(a)
+    with ag.Graph() as g:
+        x = ag.pump("x", (2,), fields=("k",))
+        a = ag.replicate(ag.ppt("a", amp.nn.Linear(2, 2)), 2, route=lambda s: s.k)(x)
+        ag.loss("loss", lambda h: (h**2).sum(), worker=2)(a)
     data = []
     for i in range(20):
-        data.append({"x": amp.messages(np.ones((1, 2), np.float32), k=[i % 2])})
+        data.append({"x": ag.messages(np.ones((1, 2), np.float32), k=[i % 2])})
     homes = dict(zip(g.parameterised, range(2), strict=True)) | {"loss": 2}
     trainer = amp.Trainer(
         g,
@@ -1058,14 +1057,14 @@ def one_by_one(example):
     length = len(tokens)
     yield {
         "label": np.int32(label),
-        "h0": amp.messages(
+        "h0": ag.messages(
             np.zeros((1, 4), np.float32),
             t=0,
             length=length,
         ),
     }
     for t, token in enumerate(tokens):
-        yield {"tokens": amp.messages(np.array([token]), t=t, length=length)}
+        yield {"tokens": ag.messages(np.array([token]), t=t, length=length)}
 
 
 @pytest.mark.nightly
@@ -1136,35 +1135,35 @@ def test_a_controller_loop_may_send_a_state_again():
 
 def whole_sequence_rnn():
     """Figure 2 of the paper with the whole sequence pumped, and ungrouped in the graph."""
-    with amp.Graph() as g:
-        sequence = amp.pump(
+    with ag.Graph() as g:
+        sequence = ag.pump(
             "sequence",
             dtype="int32",
             fields=("length",),
             ragged=True,
         )
-        h0 = amp.pump(
+        h0 = ag.pump(
             "h0",
             (4,),
             fields=("t", "length"),
         )
-        label = amp.pump("label", dtype="int32")
-        tokens = amp.ungroup(sequence, "t")
-        h = amp.phi("h")
-        x = amp.ppt("embed", amp.nn.Embed(5, 4))(tokens)
-        z = amp.npt("tanh", jnp.tanh)(amp.ppt("linear1", amp.nn.Linear(8, 4))(amp.concat(x, h)))
-        z = amp.isu(
+        label = ag.pump("label", dtype="int32")
+        tokens = ag.ungroup(sequence, "t")
+        h = ag.phi("h")
+        x = ag.ppt("embed", amp.nn.Embed(5, 4))(tokens)
+        z = ag.npt("tanh", jnp.tanh)(ag.ppt("linear1", amp.nn.Linear(8, 4))(ag.concat(x, h)))
+        z = ag.isu(
             z,
             lambda s: s.replace(t=s.t + 1),
             lambda s: s.replace(t=s.t - 1),
         )
-        more, done = amp.cond(
+        more, done = ag.cond(
             z,
             lambda s: s.t < s.length,
         )
         h.connect(h0, more)
-        amp.loss("xent", graphs.xent, join=("instance",))(
-            amp.ppt("linear2", amp.nn.Linear(4, 3))(done),
+        ag.loss("xent", graphs.xent, join=("instance",))(
+            ag.ppt("linear2", amp.nn.Linear(4, 3))(done),
             label,
         )
     return g
@@ -1177,7 +1176,7 @@ def test_a_whole_sequence_ungrouped_is_the_same_as_token_by_token():
         whole.append(
             {
                 **i,
-                "sequence": amp.messages(
+                "sequence": ag.messages(
                     i["tokens"].payload,
                     length=len(i["tokens"].payload),
                 ),
@@ -1284,7 +1283,7 @@ def test_instances_that_are_larger_than_the_sampled_ones_are_held_back_too():
     assert trainer.accumulate(graphs.rnn_data([1] * 60 + [30] * 4))["loss"] > 0
 
 
-class Sized(amp.InstanceList):
+class Sized(ag.InstanceList):
     """Sequences that say how long they are."""
 
     def __init__(self, lengths):
@@ -1319,15 +1318,15 @@ def test_the_largest_instances_are_known_where_data_tell_sizes(parts):
 
 @pytest.mark.nightly
 def test_a_branch_that_no_sampled_instance_took_has_room_too():
-    with amp.Graph() as g:
-        common, rare = amp.cond(
-            amp.pump("x", (2,)),
+    with ag.Graph() as g:
+        common, rare = ag.cond(
+            ag.pump("x", (2,)),
             lambda s: s.instance < 100,
         )
         for name, wire, width in (("common", common, 2), ("rare", rare, 3)):
-            y = amp.npt(f"{name} tanh", jnp.tanh)(amp.ppt(name, amp.nn.Linear(2, width))(wire))
-            amp.loss(f"{name} loss", lambda h: (h**2).sum())(y)
-    data = amp.InstanceList([{"x": np.ones(2, np.float32)}] * 120)
+            y = ag.npt(f"{name} tanh", jnp.tanh)(ag.ppt(name, amp.nn.Linear(2, width))(wire))
+            ag.loss(f"{name} loss", lambda h: (h**2).sum())(y)
+    data = ag.InstanceList([{"x": np.ones(2, np.float32)}] * 120)
     trainer = amp.Trainer(g, memory_limit=2000, fuse=False, check=True)
     trainer.accumulate(Subset(data, np.arange(100)))
     trainer.accumulate(Subset(data, np.arange(120)))
@@ -1499,8 +1498,8 @@ def test_a_run_that_takes_no_virtual_time_has_an_infinite_rate():
     ids=["async", "pipeline", "hosts"],
 )
 def test_parameters_with_random_keys_are_trained_read_set_and_saved(options, tmp_path):
-    with amp.Graph() as graph:
-        noisy = amp.ppt(
+    with ag.Graph() as graph:
+        noisy = ag.ppt(
             "noisy",
             lambda p, x: p["w"] * x + jax.random.normal(p["key"]),
             params={
@@ -1508,8 +1507,8 @@ def test_parameters_with_random_keys_are_trained_read_set_and_saved(options, tmp
                 "key": jax.random.key(1),
             },
         )
-        amp.loss("loss", lambda y: y**2)(noisy(amp.pump("x")))
-    data = amp.InstanceList([{"x": np.float32(i)} for i in range(3)])
+        ag.loss("loss", lambda y: y**2)(noisy(ag.pump("x")))
+    data = ag.InstanceList([{"x": np.float32(i)} for i in range(3)])
     trainer = amp.Trainer(
         graph,
         options.get("tx", optax.sgd(0.01)),

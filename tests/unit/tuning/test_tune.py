@@ -13,12 +13,14 @@ import pytest
 from support import table_models
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import GraphError, SettingsError, TuningWarning
-from ampjax.tuning import Tuned
+from ampjax.simulation import FlopsCost
 from ampjax.tuning.budget import Budget
 from ampjax.tuning.predictor import Predictor
+from ampjax.tuning.tuned import Tuned
 
-SLOW = partial(amp.FlopsCost, flops=1e6, latency_ns=1000)
+SLOW = partial(FlopsCost, flops=1e6, latency_ns=1000)
 SPACE = {
     "max_active_keys": (1, 4),
     "max_dispatch_size": (1, 4),
@@ -31,13 +33,13 @@ FIXED: dict[str, Any] = {"workers": 1, "min_admission": 1}
 @functools.cache
 def net(n=1):
     """`n` hidden layers, and the squared error of one number."""
-    with amp.Graph() as g:
-        x = amp.pump("x", (4,))
-        label = amp.pump("label")
+    with ag.Graph() as g:
+        x = ag.pump("x", (4,))
+        label = ag.pump("label")
         for i in range(n):
-            x = amp.ppt(f"layer{i}", amp.nn.Linear(4, 4))(x)
-        amp.loss("loss", squared)(
-            amp.ppt("last", amp.nn.Linear(4, 1))(x),
+            x = ag.ppt(f"layer{i}", amp.nn.Linear(4, 4))(x)
+        ag.loss("loss", squared)(
+            ag.ppt("last", amp.nn.Linear(4, 1))(x),
             label,
         )
     return g
@@ -325,7 +327,7 @@ def test_a_machine_without_time_is_told():
         SettingsError,
         match="tune, `cost`: expected a machine on which training takes time, got one where",
     ):
-        tuned(cost=partial(amp.FlopsCost, flops=math.inf))
+        tuned(cost=partial(FlopsCost, flops=math.inf))
 
 
 def test_a_table_in_host_memory_is_refused():
@@ -361,6 +363,7 @@ def test_mistakes_in_data_and_graphs_are_told():
             space={"m": (1,)},
         )
     with pytest.raises(
-        GraphError, match=r"tune, `graph`: expected a function that gives an `amp.Graph`, got int"
+        GraphError,
+        match=r"tune, `graph`: expected a function that gives an `amp.graphs.Graph`, got int",
     ):
         amp.tune(lambda n: n, data(4), target=0.1, space={"n": (1,)})  # type: ignore[arg-type]

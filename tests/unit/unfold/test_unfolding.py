@@ -10,7 +10,7 @@ from support.control import columns, drain, plan_for, scheduler_for
 from support.models import MODELS, model
 from support.random_graphs.random_case import random_case
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.controller import LoopInstances
 from ampjax.errors import MessageError
 from ampjax.plan.affinity import assign
@@ -242,7 +242,7 @@ def test_what_is_pumped_later_comes_at_the_end_of_the_program():
         instance = graphs.rnn_instance(length)
         yield {"h0": instance["h0"], "label": instance["label"]}
         for t in range(length):
-            yield {"tokens": amp.messages(np.zeros(1, np.int32), t=t, length=length)}
+            yield {"tokens": ag.messages(np.zeros(1, np.int32), t=t, length=length)}
 
     graph = graphs.rnn()
     data = LoopInstances(loop, [2, 4, 1])
@@ -278,7 +278,7 @@ def test_payloads_decide_one_after_the_other(name):
         choices = {}
         for number, states in unfolding.asked.items():
             stage = plan.stages[number]
-            state = amp.State(
+            state = ag.State(
                 states,
                 plan.layout,
                 stage.ports[0].type.fields,
@@ -341,7 +341,7 @@ HANGS = {
     ),
     "a group that never gets all members": (
         graphs.grouping(),
-        [{**graphs.grouping_instance(2), "size": amp.messages(np.zeros(1, np.float32), n=3)}],
+        [{**graphs.grouping_instance(2), "size": ag.messages(np.zeros(1, np.float32), n=3)}],
     ),
     "a group that is never opened": (
         graphs.grouping(),
@@ -349,7 +349,7 @@ HANGS = {
     ),
     "a group that gets too many members": (
         graphs.grouping(),
-        [{**graphs.grouping_instance(2), "size": amp.messages(np.zeros(1, np.float32), n=1)}],
+        [{**graphs.grouping_instance(2), "size": ag.messages(np.zeros(1, np.float32), n=1)}],
     ),
     "no start": (
         graphs.rnn(),
@@ -384,16 +384,16 @@ def late(wrong):
 
 
 def stateful(end):
-    with amp.Graph() as g:
-        wire = end(amp.npt("f", lambda x: x)(amp.pump("x", fields=("t",))))
-        amp.sink("end", wire[0] if isinstance(wire, tuple) else wire)
+    with ag.Graph() as g:
+        wire = end(ag.npt("f", lambda x: x)(ag.pump("x", fields=("t",))))
+        ag.sink("end", wire[0] if isinstance(wire, tuple) else wire)
         if isinstance(wire, tuple):
-            amp.sink("other", wire[1])
+            ag.sink("other", wire[1])
     return g
 
 
 def at(t):
-    return {"x": amp.messages(np.ones(1, np.float32), t=t)}
+    return {"x": ag.messages(np.ones(1, np.float32), t=t)}
 
 
 def molecule(topology):
@@ -409,7 +409,7 @@ def grouped(**changed):
 
 
 def sized(*n):
-    return amp.messages(
+    return ag.messages(
         np.zeros(len(n), np.float32),
         n=n,
     )
@@ -423,22 +423,22 @@ MISTAKES = {
     "an unknown pump": (graphs.chain(1), [{"y": 1.0}]),
     "a field too many": (
         graphs.chain(1),
-        [{"x": amp.messages([1.0], t=0)}],
+        [{"x": ag.messages([1.0], t=0)}],
     ),
     "a second message": (
         graphs.chain(1),
-        [{"x": amp.messages([1.0, 2.0]), "label": 0.0}],
+        [{"x": ag.messages([1.0, 2.0]), "label": 0.0}],
     ),
     "a second message, later": (
         graphs.fan_out(1),
-        [{"x": amp.messages([1.0]), "label": amp.messages([1.0, 2.0])}],
+        [{"x": ag.messages([1.0]), "label": ag.messages([1.0, 2.0])}],
     ),
     "other numbers of rows": (
         graphs.repeating(),
         [
             {
                 **graphs.repeating_instance(3),
-                "rows": amp.messages(
+                "rows": ag.messages(
                     np.zeros(2, np.float32),
                     sizes=[2],
                     n=3,
@@ -447,31 +447,31 @@ MISTAKES = {
         ],
     ),
     "no topology": molecule(None),
-    "too few maps": molecule(amp.Topology(([0],), ([0],), 2)),
-    "a row outside": molecule(amp.Topology(([0], [2]), ([0], [0]), 2)),
-    "too few places": molecule(amp.Topology(([0], [1]), ([0], []), 2)),
-    "too few scatter maps": molecule(amp.Topology(([0], [1]), ([0],), 2)),
+    "too few maps": molecule(ag.Topology(([0],), ([0],), 2)),
+    "a row outside": molecule(ag.Topology(([0], [2]), ([0], [0]), 2)),
+    "too few places": molecule(ag.Topology(([0], [1]), ([0], []), 2)),
+    "too few scatter maps": molecule(ag.Topology(([0], [1]), ([0],), 2)),
     "a group that is opened twice": grouped(size=sized(3, 3)),
     "a group of negative size": grouped(size=sized(-1)),
     "a function that raises": (
-        stateful(lambda w: amp.cond(w, late(fails), name="c")),
+        stateful(lambda w: ag.cond(w, late(fails), name="c")),
         [at(99)],
     ),
     "an output outside": (
-        stateful(lambda w: amp.cond(w, late(lambda s: s.t * 0 + 2), name="c")),
+        stateful(lambda w: ag.cond(w, late(lambda s: s.t * 0 + 2), name="c")),
         [at(99)],
     ),
     "floats": (
-        stateful(lambda w: amp.cond(w, late(lambda s: s.t / 2), name="c")),
+        stateful(lambda w: ag.cond(w, late(lambda s: s.t / 2), name="c")),
         [at(99)],
     ),
     "another length": (
-        stateful(lambda w: amp.cond(w, late(lambda s: np.zeros(3, int)), name="c")),
+        stateful(lambda w: ag.cond(w, late(lambda s: np.zeros(3, int)), name="c")),
         [at(99)],
     ),
     "a negative count": (
         stateful(
-            lambda w: amp.flatmap(
+            lambda w: ag.flatmap(
                 w,
                 late(lambda s: s.t * 0 - 1),
                 lambda s, i: s.replace(i=i),
@@ -521,7 +521,7 @@ def test_of_many_ragged_ones_the_one_at_fault_is_named():
     data = [graphs.repeating_instance(n) for n in (3, 1, 2)]
     data[1] = {
         **data[1],
-        "rows": amp.messages(
+        "rows": ag.messages(
             np.zeros(2, np.float32),
             sizes=[2],
             n=1,
@@ -537,16 +537,16 @@ def test_of_many_ragged_ones_the_one_at_fault_is_named():
 def test_a_loop_that_never_ends(monkeypatch):
     monkeypatch.setattr("ampjax.unfold.unfolding.WARN_ROUNDS", 50)
     monkeypatch.setattr("ampjax.unfold.unfolding.MOST_ROUNDS", 200)
-    with amp.Graph() as g:
-        h = amp.phi("h")
-        x = amp.ppt("f", graphs.times, params=graphs.one())(h)
-        more, done = amp.cond(
+    with ag.Graph() as g:
+        h = ag.phi("h")
+        x = ag.ppt("f", graphs.times, params=graphs.one())(h)
+        more, done = ag.cond(
             x,
             lambda s: s.t >= 0,
             name="c",
         )
-        h.connect(amp.pump("x", fields=("t",)), more)
-        amp.sink("end", done)
+        h.connect(ag.pump("x", fields=("t",)), more)
+        ag.sink("end", done)
     text = r"node `f`: expected instances that end, got one that goes on after 200 stages one after the other, State\(instance=4, t=1\)\."
     with (
         pytest.warns(
@@ -577,8 +577,8 @@ def test_large_states_are_kept():
     programs = Unfolder(plan_for(graphs.flat(), fuse=True))
     graph = graphs.flat()
     big = {
-        "x": amp.messages(np.ones(1, np.float32), count=0),
-        "label": amp.messages(
+        "x": ag.messages(np.ones(1, np.float32), count=0),
+        "label": ag.messages(
             np.zeros(0, np.float32),
             count=0,
             i=0,
@@ -586,7 +586,7 @@ def test_large_states_are_kept():
     }
     small = programs.end(programs.unfold([columns(graph, [big])], [0]))
     assert small.states.dtype == np.int32
-    big["label"] = amp.messages(
+    big["label"] = ag.messages(
         np.zeros(1, np.float32),
         count=0,
         i=1 << 40,

@@ -46,8 +46,8 @@ def test_a_second_process_loads_what_the_first_has_compiled(tmp_path):
     code = (
         "import jax, jax.numpy as jnp, optax; import ampjax as amp; jnp.ones(3) + 1; hits = []\n"
         "jax.monitoring.register_event_listener(lambda event, **_: hits.append(event.endswith('/cache_hits')))\n"
-        "with amp.Graph() as g:\n"
-        "  amp.loss('loss', lambda x: x.sum())(amp.ppt('f', amp.nn.Linear(3, 3))(amp.pump('x', (3,))))\n"
+        "with amp.graphs.Graph() as g:\n"
+        "  amp.graphs.loss('loss', lambda x: x.sum())(amp.graphs.ppt('f', amp.nn.Linear(3, 3))(amp.graphs.pump('x', (3,))))\n"
         "amp.Trainer(g, optax.sgd(1e-2)).accumulate([{'x': [1.0] * 3}]); print(sum(hits))"
     )
     clean = {}

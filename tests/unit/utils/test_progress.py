@@ -12,6 +12,7 @@ from rich.errors import LiveError
 from support import graphs
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.train.preparation import showing_compilations
 from ampjax.utils.progress import AS_NEEDED, COMPILING, Reporter
 
@@ -133,9 +134,9 @@ def test_compilations_are_counted_as_they_come(shown):
 
 
 def test_the_first_epoch_tells_of_its_compilations(shown):
-    with amp.Graph() as g:
-        amp.loss("loss", lambda x: x * x)(
-            amp.ppt("f", lambda p, x: p * x, params=graphs.one())(amp.pump("x"))
+    with ag.Graph() as g:
+        ag.loss("loss", lambda x: x * x)(
+            ag.ppt("f", lambda p, x: p * x, params=graphs.one())(ag.pump("x"))
         )
     trainer = amp.Trainer(g, optax.sgd(1e-2))
     trainer.fit([{"x": np.float32(1.0)}] * 4)
@@ -151,10 +152,10 @@ def test_verify_tells_how_far_it_is(shown):
 
 
 def test_inference_tells_of_its_compilations_the_first_time(shown):
-    with amp.Graph() as g:
-        y = amp.ppt("f", lambda p, x: p * x, params=graphs.one())(amp.pump("x"))
-        amp.sink("y", y)
-        amp.loss("loss", lambda x: x * x)(y)
+    with ag.Graph() as g:
+        y = ag.ppt("f", lambda p, x: p * x, params=graphs.one())(ag.pump("x"))
+        ag.sink("y", y)
+        ag.loss("loss", lambda x: x * x)(y)
     trainer = amp.Trainer(g, optax.sgd(1e-2))
     data = [{"x": np.float32(1.0)}] * 4
     for infer in (trainer.evaluate, trainer.predict):

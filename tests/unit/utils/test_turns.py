@@ -12,6 +12,7 @@ from support import graphs
 from support.graphs import labelled_data as data
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.utils.turns import Turns
 
@@ -115,12 +116,12 @@ def drop(x, *, key):
 
 @functools.cache
 def dropping():
-    with amp.Graph() as g:
-        x = amp.pump("x", (4,))
-        label = amp.pump("label", dtype="int32")
-        y = amp.ppt("linear", amp.nn.Linear(4, 3))(amp.npt("drop", drop, rng=True)(x))
-        amp.sink("logits", y)
-        amp.loss("xent", graphs.xent)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x", (4,))
+        label = ag.pump("label", dtype="int32")
+        y = ag.ppt("linear", amp.nn.Linear(4, 3))(ag.npt("drop", drop, rng=True)(x))
+        ag.sink("logits", y)
+        ag.loss("xent", graphs.xent)(y, label)
     return g
 
 

@@ -10,7 +10,7 @@ import pytest
 from support import graphs
 from support.engines import NEVER, engine
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.sampling_timer import SamplingTimer
@@ -109,10 +109,10 @@ def test_what_fails_is_undone_as_a_whole(monkeypatch):
 
 def plus():
     """`loss(p + x)`: the gradient of each row is 1."""
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        y = amp.ppt("f", lambda p, x: p + x, params=graphs.one())(x)
-        amp.loss("loss", lambda y: y)(y)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        y = ag.ppt("f", lambda p, x: p + x, params=graphs.one())(x)
+        ag.loss("loss", lambda y: y)(y)
     return g
 
 

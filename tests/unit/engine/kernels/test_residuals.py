@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.engine.kernels.residuals import find_residuals, row_vjp, shapes_of
 from ampjax.engine.kernels.stage_program import make_program
 
@@ -13,14 +14,14 @@ FEATURES = 3
 
 def program_of(body):
     """The program of a stage with parameters that computes a body, and its parameters."""
-    with amp.Graph() as g:
-        layer = amp.ppt(
+    with ag.Graph() as g:
+        layer = ag.ppt(
             "layer",
             body,
             params=lambda key: {"w": np.full(FEATURES, 0.5, np.float32)},
         )
-        y = layer(amp.pump("x", (FEATURES,)))
-        amp.loss("loss", lambda y: (y**2).sum())(y)
+        y = layer(ag.pump("x", (FEATURES,)))
+        ag.loss("loss", lambda y: (y**2).sum())(y)
     trainer = amp.Trainer(g, fuse=False)
     return make_program(next(s for s in trainer.plan.stages if s.params)), (
         trainer.params["layer"],

@@ -12,6 +12,7 @@ from support.control import plan_for
 from support.engines import engine
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.plan.ladders import (
     VERY_WIDE,
     WIDE,
@@ -35,11 +36,11 @@ BODIES = {
 
 
 def graph_of(body):
-    with amp.Graph() as g:
-        x = amp.pump("x", (3,))
-        label = amp.pump("label", (3,))
-        y = amp.ppt("f", body, params=np.full(3, 1.5, np.float32))(amp.npt("in", lambda x: x)(x))
-        amp.loss("loss", lambda y, t: (jnp.square(y - t).sum(), {"size": jnp.abs(y).sum()}))(
+    with ag.Graph() as g:
+        x = ag.pump("x", (3,))
+        label = ag.pump("label", (3,))
+        y = ag.ppt("f", body, params=np.full(3, 1.5, np.float32))(ag.npt("in", lambda x: x)(x))
+        ag.loss("loss", lambda y, t: (jnp.square(y - t).sum(), {"size": jnp.abs(y).sum()}))(
             y, label
         )
     return g
@@ -100,19 +101,19 @@ def test_what_the_trash_row_holds_does_not_matter(n):
 
 def late_graph(body):
     """Instances reach `f` one after the other."""
-    with amp.Graph() as g:
-        x = amp.pump("x", (3,), fields=("t",))
-        label = amp.pump("label", (3,))
-        h = amp.phi("h")
-        step = amp.isu(
-            amp.npt("in", lambda x: x)(h),
+    with ag.Graph() as g:
+        x = ag.pump("x", (3,), fields=("t",))
+        label = ag.pump("label", (3,))
+        h = ag.phi("h")
+        step = ag.isu(
+            ag.npt("in", lambda x: x)(h),
             lambda s: s.replace(t=s.t - 1),
             lambda s: s.replace(t=s.t + 1),
         )
-        more, ready = amp.cond(step, lambda s: s.t > 0)
+        more, ready = ag.cond(step, lambda s: s.t > 0)
         h.connect(x, more)
-        y = amp.ppt("f", body, params=np.full(3, 1.5, np.float32))(ready)
-        amp.loss("loss", lambda y, t: jnp.square(y - t).sum(), join=("instance",))(
+        y = ag.ppt("f", body, params=np.full(3, 1.5, np.float32))(ready)
+        ag.loss("loss", lambda y, t: jnp.square(y - t).sum(), join=("instance",))(
             y,
             label,
         )
@@ -129,7 +130,7 @@ def test_padding_of_an_adjoint_alone_reads_no_activation_that_was_never_recorded
     )
     data = []
     for t, i in enumerate(rows(3), 1):
-        data.append(i | {"x": amp.messages(i["x"][None], t=t)})
+        data.append(i | {"x": ag.messages(i["x"][None], t=t)})
     e = engine(
         late_graph(body),
         fuse=False,
@@ -144,13 +145,13 @@ def test_padding_of_an_adjoint_alone_reads_no_activation_that_was_never_recorded
 
 def test_a_row_of_zeros_under_a_square_root_poisons_only_itself():
     """The sqrt of a zero row has an infinite derivative: such a row that has no gradient must not make dW NaN for others."""
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.ppt("scale", graphs.times, params=graphs.one())(x)
-        kept, dead = amp.cond(y, lambda s: s.instance > 0)
-        amp.sink("dead", dead)
-        amp.loss("loss", lambda y, t: jnp.sqrt(y) - t)(
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.ppt("scale", graphs.times, params=graphs.one())(x)
+        kept, dead = ag.cond(y, lambda s: s.instance > 0)
+        ag.sink("dead", dead)
+        ag.loss("loss", lambda y, t: jnp.sqrt(y) - t)(
             kept,
             label,
         )
@@ -187,12 +188,12 @@ def test_gradients_are_the_same_at_any_dispatch_size(name, n, size, seed):
 
 
 def segments(function, n_rows, fuse=True):
-    with amp.Graph() as g:
-        rows = amp.pump("rows", (2,), ragged=True)
-        label = amp.pump("label")
-        y = amp.ppt("f", graphs.times, params=graphs.one())(rows)
-        total = amp.reduce("reduce", function, y)
-        amp.loss("loss", lambda v, t: (v.sum() - t) ** 2)(
+    with ag.Graph() as g:
+        rows = ag.pump("rows", (2,), ragged=True)
+        label = ag.pump("label")
+        y = ag.ppt("f", graphs.times, params=graphs.one())(rows)
+        total = ag.reduce("reduce", function, y)
+        ag.loss("loss", lambda v, t: (v.sum() - t) ** 2)(
             total,
             label,
         )
@@ -263,11 +264,11 @@ def test_only_empty_messages():
 
 
 def test_a_reduction_that_gives_integers_ends_the_gradient():
-    with amp.Graph() as g:
-        rows = amp.pump("rows", ragged=True)
-        label = amp.pump("label")
-        y = amp.ppt("f", graphs.times, params=graphs.one())(rows)
-        count = amp.reduce(
+    with ag.Graph() as g:
+        rows = ag.pump("rows", ragged=True)
+        label = ag.pump("label")
+        y = ag.ppt("f", graphs.times, params=graphs.one())(rows)
+        count = ag.reduce(
             "count",
             lambda r, i, n: jax.ops.segment_sum(
                 (r > 1).astype(jnp.int32),
@@ -276,7 +277,7 @@ def test_a_reduction_that_gives_integers_ends_the_gradient():
             ),
             y,
         )
-        amp.loss("loss", lambda c, t: (c - t) ** 2)(
+        ag.loss("loss", lambda c, t: (c - t) ** 2)(
             count,
             label,
         )
@@ -286,22 +287,22 @@ def test_a_reduction_that_gives_integers_ends_the_gradient():
 
 
 def test_collect_adds_rows_at_their_places_and_leaves_others_zero():
-    with amp.Graph() as g:
-        atoms = amp.pump("atoms", ragged=True)
-        maps = amp.topology("maps")
-        out = amp.distribute(
-            amp.npt("h", lambda x: x)(atoms),
+    with ag.Graph() as g:
+        atoms = ag.pump("atoms", ragged=True)
+        maps = ag.topology("maps")
+        out = ag.distribute(
+            ag.npt("h", lambda x: x)(atoms),
             maps,
             2,
         )
-        amp.sink(
+        ag.sink(
             "m",
-            amp.collect(
-                [amp.npt(f"e{i}", lambda x, i=i: (i + 1) * x)(w) for i, w in enumerate(out)],
+            ag.collect(
+                [ag.npt(f"e{i}", lambda x, i=i: (i + 1) * x)(w) for i, w in enumerate(out)],
                 maps,
             ),
         )
-    topology = amp.Topology.from_edges(
+    topology = ag.Topology.from_edges(
         [0, 1, 2, 0],
         [3, 3, 0, 0],
         [0, 1, 1, 1],
@@ -319,12 +320,12 @@ def test_collect_adds_rows_at_their_places_and_leaves_others_zero():
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_bfloat16_can_write_gradients(fuse):
-    with amp.Graph() as g:
-        x = amp.pump("x", (3,), "bfloat16")
-        label = amp.pump("label", (3,), "bfloat16")
-        y = amp.ppt("f", graphs.times, params=jnp.full(3, 1.5, jnp.bfloat16))(x)
-        amp.loss("loss", lambda y, t: jnp.square(y - t).sum())(
-            amp.npt("double", lambda x: 2 * x)(y), label
+    with ag.Graph() as g:
+        x = ag.pump("x", (3,), "bfloat16")
+        label = ag.pump("label", (3,), "bfloat16")
+        y = ag.ppt("f", graphs.times, params=jnp.full(3, 1.5, jnp.bfloat16))(x)
+        ag.loss("loss", lambda y, t: jnp.square(y - t).sum())(
+            ag.npt("double", lambda x: 2 * x)(y), label
         )
     e = engine(g, fuse=fuse)
     e.virtual([{"x": np.ones(3, jnp.bfloat16), "label": np.zeros(3, jnp.bfloat16)}] * 2)
@@ -340,11 +341,11 @@ def test_a_random_body_draws_too_where_it_is_one_stage_with_the_loss(fuse):
     def noisy(w, x, key=None):
         return w * x * (0.0 if key is None else jax.random.normal(key, ()))
 
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        amp.loss("loss", lambda y, t: y - t)(
-            amp.ppt("f", noisy, params=graphs.one(), rng=True)(x),
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        ag.loss("loss", lambda y, t: y - t)(
+            ag.ppt("f", noisy, params=graphs.one(), rng=True)(x),
             label,
         )
     e = engine(g, fuse=fuse)
@@ -366,12 +367,12 @@ def test_a_random_body_draws_the_same_number_in_both_directions_and_in_every_sch
             noise = jax.random.normal(key, ())
         return w * x * noise
 
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.ppt("f", noisy, params=graphs.one(), rng=True)(x)
-        amp.sink("seen", y)
-        amp.loss("loss", lambda y, t: y - t)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.ppt("f", noisy, params=graphs.one(), rng=True)(x)
+        ag.sink("seen", y)
+        ag.loss("loss", lambda y, t: y - t)(y, label)
     data = [{"x": np.float32(1), "label": np.float32(0)}] * 6
     grads = []
     for size in (1, 2, 64):
@@ -393,11 +394,11 @@ def test_every_epoch_draws_anew():
     def noisy(w, x, key=None):
         return w * x * (0.0 if key is None else jax.random.normal(key, ()))
 
-    with amp.Graph() as g:
-        x = amp.pump("x")
-        label = amp.pump("label")
-        y = amp.ppt("f", noisy, params=graphs.one(), rng=True)(x)
-        amp.loss("loss", lambda y, t: y - t)(y, label)
+    with ag.Graph() as g:
+        x = ag.pump("x")
+        label = ag.pump("label")
+        y = ag.ppt("f", noisy, params=graphs.one(), rng=True)(x)
+        ag.loss("loss", lambda y, t: y - t)(y, label)
     data = [{"x": np.float32(1), "label": np.float32(0)}] * 6
 
     def losses(seed):

@@ -13,6 +13,7 @@ import pytest
 from support import graphs
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.engine.compilation import compilations
 from ampjax.engine.kernels import segment_kernels
 from ampjax.engine.kernels.kernel import Kernel, jitted
@@ -111,18 +112,18 @@ def test_equal_arguments_give_one_kernel_and_others_another() -> None:
     assert segment_kernels.forward(SegmentReduction(jnp.max), WIRING) is not reduce
 
 
-def layer(features: int) -> amp.Graph:
-    with amp.Graph() as graph:
-        x = amp.ppt("linear", amp.nn.Linear(features, 1))(amp.pump("x", (features,)))
-        amp.loss("loss", graphs.square)(
-            amp.npt("sum", jnp.sum)(x),
-            amp.pump("label"),
+def layer(features: int) -> ag.Graph:
+    with ag.Graph() as graph:
+        x = ag.ppt("linear", amp.nn.Linear(features, 1))(ag.pump("x", (features,)))
+        ag.loss("loss", graphs.square)(
+            ag.npt("sum", jnp.sum)(x),
+            ag.pump("label"),
         )
     return graph
 
 
 def trained(
-    graph: amp.Graph,
+    graph: ag.Graph,
     features: int,
     tx: optax.GradientTransformation,
 ) -> amp.Trainer:

@@ -10,6 +10,7 @@ import pytest
 from support import graphs
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.engine.backward_runs import BackwardRuns
 from ampjax.engine.kernels import rows
 from ampjax.engine.kernels.residuals import find_residuals, shapes_of
@@ -183,10 +184,8 @@ def test_it_copies_no_parameters(rule):
 
 
 def layer(features):
-    with amp.Graph() as g:
-        h = amp.npt("start", jnp.tanh)(amp.pump("x", (features,)))
-        y = amp.ppt("layer", amp.nn.Linear(features, features))(h)
-        amp.loss("loss", lambda y, label: ((y - label) ** 2).sum())(
-            y, amp.pump("label", (features,))
-        )
+    with ag.Graph() as g:
+        h = ag.npt("start", jnp.tanh)(ag.pump("x", (features,)))
+        y = ag.ppt("layer", amp.nn.Linear(features, features))(h)
+        ag.loss("loss", lambda y, label: ((y - label) ** 2).sum())(y, ag.pump("label", (features,)))
     return g

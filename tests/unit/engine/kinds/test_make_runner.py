@@ -6,6 +6,7 @@ from support import chains, graphs
 from support.engines import engine, spread
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.engine.kinds.idle_launch import idle_launches
 from ampjax.engine.kinds.make_runner import RUNNERS
 from ampjax.plan import stage_kinds
@@ -24,13 +25,13 @@ def test_every_kind_that_is_dispatched_has_a_runner():
 
 def look_up():
     """A node whose parameters are a table in host memory."""
-    with amp.Graph() as graph:
+    with ag.Graph() as graph:
         table = Table(
             np.ones((5, 2), np.float32),
             optax.sgd(0.1),
         )
-        row = amp.ppt("embed", amp.nn.TableEmbed(table))(amp.pump("word", dtype="int32"))
-        amp.loss("loss", lambda x: x.sum())(row)
+        row = ag.ppt("embed", amp.nn.TableEmbed(table))(ag.pump("word", dtype="int32"))
+        ag.loss("loss", lambda x: x.sum())(row)
     return graph
 
 

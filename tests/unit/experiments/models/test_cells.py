@@ -15,6 +15,7 @@ from support import ampnet_cells, parallax_cells
 from support.cells import Inputs
 
 import ampjax as amp
+import ampjax.graphs as ag
 from experiments import models
 from experiments.by_hand.act_graph import act_rnn
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
@@ -288,12 +289,12 @@ def named(thing):
 
 def test_every_node_of_every_model_has_a_case():
     network = Network(2, 4, steps=1, n_kinds=1)
-    with amp.Graph() as tiles:
-        amp.sink(
+    with ag.Graph() as tiles:
+        ag.sink(
             "y",
             tiled.tiled_linear(
                 "t",
-                amp.pump("x", (4,)),
+                ag.pump("x", (4,)),
                 4,
                 4,
             ),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from experiments.models.tiled import tiled_linear
 
@@ -17,10 +18,10 @@ N_OUT = 5
 
 
 def build(rows, columns, workers):
-    with amp.Graph() as graph:
-        x = amp.pump("x", (N_IN,))
-        y = amp.pump("y", (N_OUT,))
-        amp.loss("loss", lambda a, b: jnp.sum((jnp.tanh(a) - b) ** 2))(
+    with ag.Graph() as graph:
+        x = ag.pump("x", (N_IN,))
+        y = ag.pump("y", (N_OUT,))
+        ag.loss("loss", lambda a, b: jnp.sum((jnp.tanh(a) - b) ** 2))(
             tiled_linear("layer", x, N_IN, N_OUT, rows, columns, workers=workers), y
         )
     return graph

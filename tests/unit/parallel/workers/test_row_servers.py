@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from ampjax.cluster import memory_pair
+from ampjax.cluster.wire.memory_channel import memory_pair
 from ampjax.errors import HostError, InvariantError, TableError
 from ampjax.parallel.homes.row_homes import Reading
 from ampjax.parallel.workers import row_servers

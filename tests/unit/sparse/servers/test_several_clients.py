@@ -7,7 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from ampjax.cluster import HostContext, memory_pair
+from ampjax.cluster.hosts.host_context import HostContext
+from ampjax.cluster.wire.memory_channel import memory_pair
 from ampjax.errors import ServerError
 from ampjax.optim.row_rule import RowTypes
 from ampjax.optim.split_rows import ALONE, split_alone

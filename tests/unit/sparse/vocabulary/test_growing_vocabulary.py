@@ -11,6 +11,7 @@ import ampjax.parallel as px
 from ampjax.errors import DataError, SettingsError, TableError
 from ampjax.sparse import Table
 from ampjax.sparse.table import table_files
+from ampjax.sparse.vocabulary.growing_vocabulary import VocabularyCounts
 
 
 def rows_of(vocabulary, *ids):
@@ -29,7 +30,7 @@ def test_an_id_reads_the_unknown_row_until_it_has_been_seen_often_enough():
     assert rows.tolist() == [0, 1]
     assert listed(changes.ids, changes.rows) == [[7], [1]]
     assert changes.unknown == 1
-    counts = px.VocabularyCounts(calls=2, reads=5, unknown=4, admitted=1)
+    counts = VocabularyCounts(calls=2, reads=5, unknown=4, admitted=1)
     assert vocabulary.counts == counts
 
 
@@ -135,7 +136,7 @@ def test_ids_of_another_kind_are_refused_and_change_nothing(strings, ids, text):
     for call in (vocabulary.admit, vocabulary.rows):
         with pytest.raises(DataError, match=re.escape(text)):
             call(ids)
-    assert vocabulary.counts == px.VocabularyCounts()
+    assert vocabulary.counts == VocabularyCounts()
 
 
 SETTINGS = [

@@ -7,7 +7,9 @@ import pytest
 from support.batch_mode import compiled, examples, params, trainer
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
+from ampjax.simulation import FlopsCost
 from ampjax.sparse import Table
 from ampjax.tuning.search_space import candidates
 
@@ -39,7 +41,7 @@ def test_settings_of_messages(name):
 def test_what_drives_messages():
     parts = {
         "hosts": 2,
-        "cost": amp.FlopsCost,
+        "cost": FlopsCost,
         "controller": lambda example: iter(()),
     }
     for name, part in parts.items():
@@ -50,10 +52,10 @@ def test_what_drives_messages():
 
 
 def test_graphs_that_are_no_function():
-    with amp.Graph() as graph:
-        x = amp.pump("x", shape=(2,))
-        h = amp.ppt("f", amp.nn.Linear(2, 1))(x)
-        amp.loss("loss", lambda h: h[0] ** 2)(h)
+    with ag.Graph() as graph:
+        x = ag.pump("x", shape=(2,))
+        h = ag.ppt("f", amp.nn.Linear(2, 1))(x)
+        ag.loss("loss", lambda h: h[0] ** 2)(h)
     with pytest.raises(
         SettingsError, match=r"made by `amp.compile`, got one that was built by hand"
     ):

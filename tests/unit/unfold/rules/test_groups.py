@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.control import plan_for
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import MessageError
 from ampjax.ir.state import HANDLE
 from ampjax.unfold.rules.groups import Groups
@@ -20,18 +20,18 @@ def graph(
     by=("k",),
     size=lambda s: s.n,
 ):
-    with amp.Graph() as g:
-        x = amp.pump(
+    with ag.Graph() as g:
+        x = ag.pump(
             "x",
             fields=("k", "i") if opened else ("n", "k", "i"),
         )
         if opened:
-            opener = amp.pump("opener", fields=("n", "k"))
+            opener = ag.pump("opener", fields=("n", "k"))
         else:
             opener = None
-        amp.sink(
+        ag.sink(
             "rows",
-            amp.group(
+            ag.group(
                 x,
                 by=by,
                 size=size,

@@ -2,7 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
 
-import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.viz.graphs.graph_layout import layout
 
 
@@ -12,26 +12,26 @@ def measure(text, size):
 
 def random_graph(draw):
     """Nodes of one to three inputs from earlier wires; some phis get a second input from later ones, which makes loops."""
-    with amp.Graph() as g:
+    with ag.Graph() as g:
         open_phis = []
         wires = []
         for i in range(draw(st.integers(1, 3))):
-            wires.append(amp.pump(f"pump{i}", shape=(2,)))
+            wires.append(ag.pump(f"pump{i}", shape=(2,)))
         for i in range(draw(st.integers(1, 12))):
             pick = []
             for _ in range(draw(st.integers(1, 3))):
                 pick.append(wires[draw(st.integers(0, len(wires) - 1))])
             kind = draw(st.sampled_from(["npt", "cond", "loop", "phi"]))
             if kind == "npt":
-                wires.append(amp.npt(f"node{i}", lambda *xs: xs[0])(*pick))
+                wires.append(ag.npt(f"node{i}", lambda *xs: xs[0])(*pick))
             elif kind == "cond":
-                wires += amp.cond(
+                wires += ag.cond(
                     pick[0], lambda s: s.instance % 2, name=f"a cond with a long name {i}"
                 )
             elif kind == "phi":
-                wires.append(amp.phi(f"merge{i}", *pick))
+                wires.append(ag.phi(f"merge{i}", *pick))
             else:
-                open_phis.append((amp.phi(f"head{i}"), pick[0]))
+                open_phis.append((ag.phi(f"head{i}"), pick[0]))
                 wires.append(open_phis[-1][0])
         for phi, entry in open_phis:
             phi.connect(
@@ -40,7 +40,7 @@ def random_graph(draw):
             )
         for i, wire in enumerate(wires):
             if not wire.consumers:
-                amp.sink(f"sink{i}", wire)
+                ag.sink(f"sink{i}", wire)
     return g
 
 
@@ -79,11 +79,11 @@ def test_every_wire_has_its_arrows(data):
 
 
 def test_a_loop_runs_back_beside_its_body_without_crossing():
-    with amp.Graph() as g:
-        x = amp.pump("x", fields=("t",))
-        h = amp.phi("h")
-        more, done = amp.cond(
-            amp.isu(
+    with ag.Graph() as g:
+        x = ag.pump("x", fields=("t",))
+        h = ag.phi("h")
+        more, done = ag.cond(
+            ag.isu(
                 h,
                 lambda s: s.replace(t=s.t + 1),
                 lambda s: s.replace(t=s.t - 1),
@@ -93,7 +93,7 @@ def test_a_loop_runs_back_beside_its_body_without_crossing():
             name="c",
         )
         h.connect(x, more)
-        amp.sink("end", done)
+        ag.sink("end", done)
     plan = layout(g, measure)
     (back,) = [route for route in plan.routes if route.back]
     label = {

@@ -4,6 +4,7 @@ import jax
 import pytest
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.errors import SettingsError
 from ampjax.viz.graphs.graph_picture import draw, to_svg
 
@@ -12,45 +13,45 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def ggnn():
     """A loop, topologies, replicas, groups; names that XML and mathtext could trip over."""
-    with amp.Graph() as g:
-        atoms = amp.pump(
+    with ag.Graph() as g:
+        atoms = ag.pump(
             "atoms",
             dtype="int32",
             fields=("step", "n"),
             ragged=True,
         )
-        topology = amp.topology("edges")
-        h = amp.phi("h")
-        start = amp.ppt("embed <atoms>", amp.nn.Embed(5, 8))(atoms)
-        parts = amp.distribute(h, topology, 3)
+        topology = ag.topology("edges")
+        h = ag.phi("h")
+        start = ag.ppt("embed <atoms>", amp.nn.Embed(5, 8))(atoms)
+        parts = ag.distribute(h, topology, 3)
         sent = []
         for i, part in enumerate(parts):
-            sent.append(amp.ppt(f"$edge_{i}$ & co", amp.nn.Linear(8, 8))(part))
-        new = amp.npt("new", lambda m, h: m + h)(
-            amp.collect(sent, topology),
+            sent.append(ag.ppt(f"$edge_{i}$ & co", amp.nn.Linear(8, 8))(part))
+        new = ag.npt("new", lambda m, h: m + h)(
+            ag.collect(sent, topology),
             h,
         )
-        new = amp.isu(
+        new = ag.isu(
             new,
             lambda s: s.replace(step=s.step + 1),
             lambda s: s.replace(step=s.step - 1),
         )
-        more, done = amp.cond(
+        more, done = ag.cond(
             new,
             lambda s: s.step < s.n,
         )
         h.connect(start, more)
-        rows = amp.replicate(amp.ppt("out", amp.nn.Linear(8, 2)), n=2)(amp.ungroup(done, "row"))
-        pooled = amp.reduce(
+        rows = ag.replicate(ag.ppt("out", amp.nn.Linear(8, 2)), n=2)(ag.ungroup(done, "row"))
+        pooled = ag.reduce(
             "pool",
             jax.ops.segment_sum,
-            amp.group(
+            ag.group(
                 rows,
                 by=("step",),
                 size=lambda s: s.n,
             ),
         )
-        amp.loss("loss", lambda y: (y**2).sum())(pooled)
+        ag.loss("loss", lambda y: (y**2).sum())(pooled)
     return g
 
 

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 import ampjax as amp
+import ampjax.graphs as ag
 from ampjax.ir.instances import Instances
 from ampjax.train.settings import Settings
 from experiments.by_hand import rnn_graph
@@ -107,7 +108,7 @@ def experts(top: int) -> Any:
     for one in plain:
         columns.append(
             {
-                name: amp.messages(
+                name: ag.messages(
                     rows,
                     i=np.arange(len(rows)),
                     n=np.full(len(rows), len(rows)),
@@ -137,14 +138,14 @@ def pondering() -> Any:
         zero = np.zeros(1, np.int64)
         own = np.full(1, length)
         plain.append({"x": x, "label": np.int32(number % 2)})
-        start = amp.messages(
+        start = ag.messages(
             np.zeros((1, 6), np.float32),
             t=zero,
             length=own,
             step=zero,
             more=zero,
         )
-        steps = amp.messages(
+        steps = ag.messages(
             x,
             t=np.arange(length),
             length=np.full(length, length),
@@ -230,7 +231,7 @@ def test_a_function_is_its_graph_and_itself(name: str):
 
 
 def accumulated(
-    graph: amp.Graph,
+    graph: ag.Graph,
     data: Instances,
     params: Any,
 ) -> tuple[float, dict[str, float], dict[str, Any]]:
