@@ -90,8 +90,8 @@ class Options:
       full: Use all data of the folder and the paper's settings; this has no effect if they are the defaults.
       json: File to which a JSON object is appended for each epoch, as it ends.
       out: Folder for history, convergence plot and Gantt chart; by default runs/EXPERIMENT.
-      policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest`, `wavefront` or
-        `one_forward_one_backward`.
+      policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest` or another one of ampjax's policies; an unknown
+        name's error lists all.
       min_admission: Instances are admitted when there is room for so many at once (or for max-active-keys, if that is fewer).
       group_by_size: Instances of about the same size follow one another, so many at a time; 1 takes all in random order.
       max_dispatch_size: Messages (rows, where messages are ragged) in one dispatch at most; 1 is the paper's Algorithm 1.

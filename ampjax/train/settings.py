@@ -50,8 +50,8 @@ class Settings:
       workers: Number of workers; each has a device if there are enough, else they share.
       affinity: The rule that places nodes on workers: `default`, `paper`, `coloured`, a mapping or a function (see `plan.affinity`). A
         mapping has a worker's number for each node, or the name of a host (`host1`, or `host1:1` for its second worker).
-      policy: The rule by which a worker chooses its next messages: `balanced`, `backward_first`, `largest`, `wavefront`,
-        `one_forward_one_backward`, or a function (see `sched.decisions.policy`).
+      policy: The rule by which a worker chooses its next messages: a name, such as `balanced` or `backward_first`, or a function. Concepts,
+        Asynchrony, has a table; an unknown name's error lists all.
       max_dispatch_size: The most rows in one dispatch; 1 is the paper's Algorithm 1.
       weights: The parameters that the adjoint uses: `current`; `stashed`, those of the forward pass, of which each version in flight is kept; or
         `estimated`, the current ones less their velocity times the staleness (PipeMare's T2), for one more copy of the parameters.

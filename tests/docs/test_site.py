@@ -9,13 +9,28 @@ from pathlib import Path
 
 import pytest
 
+from ampjax.sched.decisions.policy import POLICIES
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = [
     path for path in sorted(DOCS.rglob("*.md")) if "```python" in path.read_text(encoding="utf-8")
 ]
 PACKAGES = [
     "ampjax",
-    *(f"ampjax.{name}" for name in ["parallel", "sparse", "optim", "nn", "viz", "testing"]),
+    *(
+        f"ampjax.{name}"
+        for name in [
+            "cluster",
+            "graphs",
+            "nn",
+            "optim",
+            "parallel",
+            "simulation",
+            "sparse",
+            "testing",
+            "viz",
+        ]
+    ),
     "experiments.data",
     "experiments.models",
 ]
@@ -106,8 +121,19 @@ def test_every_public_name_is_in_the_reference(package):
     for name in references():
         if name.rpartition(".")[0] == package:
             entries.add(name.removeprefix(f"{package}."))
-    assert set(exported) - {"nn"} <= entries, "a public name without an entry in docs/reference"
+    assert set(exported) - {"graphs", "nn"} <= entries, (
+        "a public name without an entry in docs/reference"
+    )
     assert entries <= set(exported), "an entry in docs/reference that is not public"
+
+
+def test_two_pages_name_every_policy():
+    table = (DOCS / "concepts/asynchrony.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)`(?: \(default\))? \|", table, re.MULTILINE)
+    place = "ampjax.sched.decisions.policy."
+    entries = [name.removeprefix(place) for name in references() if name.startswith(place)]
+    assert sorted(POLICIES) == sorted(entries)
+    assert set(POLICIES) <= set(rows)
 
 
 @pytest.mark.parametrize("module", ["ampjax.errors"])

@@ -156,7 +156,7 @@ MISTAKES = {
     "a cost that is a number": (
         lambda: trainer(cost=5),
         SettingsError,
-        "setting `cost`: expected a function of the plan, got int. Pass for example `amp.FlopsCost`, or a function that makes a cost model.",
+        "setting `cost`: expected a function of the plan, got int. Pass for example `ampjax.simulation.FlopsCost`, or a function that makes a cost model.",
     ),
     "no memory": setting("memory_limit", 0, "an integer of at least 1"),
     "an arena of one row": setting("arena_rows", 1, "an integer of at least 2"),

@@ -188,7 +188,9 @@ def make_session(
     """
     use_compilation_cache()
     if cost is not None and not callable(cost):
-        fix = "Pass for example `amp.FlopsCost`, or a function that makes a cost model."
+        fix = (
+            "Pass for example `ampjax.simulation.FlopsCost`, or a function that makes a cost model."
+        )
         raise SettingsError("setting `cost`", "a function of the plan", type(cost).__name__, fix)
     if settings.mode == "batch":
         function = batch_function(

@@ -67,14 +67,6 @@ def make(
     )
 
 
-def test_names_of_the_original_code():
-    assert (px.get_runner, px.partitioner, px.ParallaxConfig) == (
-        px.get_runner,
-        px.partitioner,
-        px.ParallaxConfig,
-    )
-
-
 def test_a_model_without_tables_has_the_collectives_of_plain_pmap_and_no_server():
     def dense_loss(params, batch):
         return jnp.mean((batch["x"] @ params["m"] + params["b"]) ** 2)
