@@ -46,6 +46,7 @@ class RingWriter:
             self._read == self._written
         ):  # the ring is empty: the memory that was used last is the soonest to write to
             self._written = self._read = self._written + left
+            left = 0
         position = self._written + (left if n > left else 0)
         if position + n > self._read + self._size:
             return None

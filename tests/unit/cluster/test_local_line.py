@@ -35,6 +35,7 @@ pytestmark = [needs_local, pytest.mark.usefixtures("few_objects")]
 @given(
     st.lists(st.tuples(st.sampled_from(["put", "take", "tell"]), st.integers(1, 700)), max_size=60)
 )
+@example([("put", 385), ("take", 1), ("tell", 1), ("put", 577)])
 def test_what_is_read_from_a_ring_is_what_was_written(steps):
     memory = mmap.mmap(-1, 4096)
     writer = RingWriter(memory, 1024, 1024)
