@@ -20,6 +20,7 @@ PACKAGES = [
 ]
 MOVED = {name: importlib.import_module(name)._MOVED for name in PACKAGES}
 SHORT = {"amp": "ampjax", "px": "ampjax.parallel"}
+PROGRAMS = ["ampjax", "experiments", "notebooks", "tests", "docs", ".ci"]
 OTHER_VERSIONS = {"CHANGELOG.md", "docs/moved_names.md", "tests/docs/test_moved_names.py"}
 """Where old names may be."""
 
@@ -129,7 +130,7 @@ def texts(*folders, suffix):
 
 def test_no_program_uses_an_old_name():
     used = {}
-    for path, program in texts("ampjax", "experiments", "notebooks", "tests", ".ci", suffix=".py"):
+    for path, program in texts(*PROGRAMS, suffix=".py"):
         if names := old_names(program):
             used[str(path)] = names
     assert not used
