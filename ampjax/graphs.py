@@ -1,4 +1,4 @@
-"""Graphs that are built by hand: the graph, the functions that add nodes to it, and the messages that go in."""
+"""Graphs by hand: the graph, the functions to add nodes with, and the messages for its pumps."""
 
 from ampjax.ir.builders import (
     bcast,

@@ -1,4 +1,4 @@
-"""Old names of public things: they still work, warn where they are used, and name the new place."""
+"""Old names of public things, which work for one version more and warn with the new name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def warn_of_move(
     new: str,
     stacklevel: int,
 ) -> None:
-    """Warns that a public name has moved.
+    """Warns of a public name in its old place.
 
     Args:
       old: The name that was used, with its module.

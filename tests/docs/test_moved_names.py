@@ -1,4 +1,4 @@
-"""Old public names: each stands for the same thing as the new one, and warns where it is used; nothing of ours uses one."""
+"""Old public names: each stands for the same thing as the new one, and warns at each use; nothing of ours uses one."""
 
 import ast
 import importlib
@@ -26,7 +26,7 @@ OTHER_VERSIONS = {"CHANGELOG.md", "docs/moved_names.md", "tests/docs/test_moved_
 
 
 def found(place):
-    """What a name with its module stands for."""
+    """The object of a name with its module."""
     module, _, name = place.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
@@ -109,7 +109,7 @@ def aliases(tree):
 
 
 def old_names(program):
-    """The old names that a program uses, with their packages."""
+    """The old names in a program, with their packages."""
     tree = ast.parse(program)
     names = aliases(tree)
     used = set()
