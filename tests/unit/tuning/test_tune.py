@@ -352,7 +352,9 @@ def test_mistakes_in_data_and_graphs_are_told():
             target=0.1,
             valid=[],
         )
-    with pytest.raises(GraphError, match=r"tune, `graph`: expected an `amp\.Graph`, got int"):
+    with pytest.raises(
+        GraphError, match=r"tune, `graph`: expected an `amp\.graphs\.Graph`, got int"
+    ):
         amp.tune(3, data(4), target=0.1)  # type: ignore[arg-type]
     match = r"tune, `space`: expected names of settings, and .*, got \['m'\] for `<lambda>\(n=1\)`: .*'m'\. Check their"
     with pytest.raises(SettingsError, match=match):
