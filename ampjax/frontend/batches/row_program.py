@@ -168,7 +168,7 @@ class RowProgram:
         least: Sizes,
         round_up: Callable[[int], int] | None,
     ) -> PackedParts:
-        """Packs each part in given sizes at least, whatever the others need."""
+        """Packs each part in given sizes at least, without regard to other parts."""
         packed = PackedParts([], {}, {})
         for columns in parts:
             tables = RowTables(columns, size, least, round_up)

@@ -124,5 +124,5 @@ def _is_prediction(part: Any) -> bool:
 
 
 def _is_masked(part: Any) -> bool:
-    """Whether these parameters belong to another transform: of `optax.partition` or `optax.masked`."""
+    """Whether parameters belong to another transform: of `optax.partition` or `optax.masked`."""
     return isinstance(part, optax.MaskedNode)
