@@ -51,9 +51,9 @@ from ampjax.simulation.simulate import profile, simulate
 from ampjax.testing.verify import verify
 from ampjax.trace.trace import Trace
 from ampjax.trace.update_log import read_update_log
+from ampjax.train.checkpoints.snapshot_settings import Snapshots
 from ampjax.train.replay import replay
 from ampjax.train.settings import Settings
-from ampjax.train.snapshots.snapshot_settings import Snapshots
 from ampjax.train.trainer import Trainer
 from ampjax.tuning.tune import tune
 

@@ -10,11 +10,11 @@ from typing import Any
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.trace.recording import Recording
+from ampjax.train.checkpoints.fit_place import Cuts
 from ampjax.train.history import History
 from ampjax.train.provenance import settings_of
 from ampjax.train.runs.begin_fit import begin_fit
 from ampjax.train.runs.recorded_fit import follow, provenance_of
-from ampjax.train.snapshots.fit_place import Cuts
 from ampjax.train.trainer import Callback, Trainer
 from ampjax.train.training_data import Data
 from ampjax.utils.blocking import blocking

@@ -26,9 +26,10 @@ from ampjax.plan.planner import Plan
 from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.sched.diagnose.story import story
 from ampjax.trace.trace import Trace
-from ampjax.train import checkpoint
 from ampjax.train.assemble import require_closed, require_transform
 from ampjax.train.batch_training.refusals import refuse_messages
+from ampjax.train.checkpoints import trainer_files
+from ampjax.train.checkpoints.snapshot_settings import Snapshots, snapshots_from
 from ampjax.train.history import Epoch, History
 from ampjax.train.initial_params import check_params
 from ampjax.train.optimizers.node_optimizers import check_by_node
@@ -42,7 +43,6 @@ from ampjax.train.runs.recorded_fit import recorded
 from ampjax.train.runs.session import Session, make_session
 from ampjax.train.runs.snapshot_keeper import Keeper
 from ampjax.train.settings import STALENESS_LIMITS, Settings, settings_from
-from ampjax.train.snapshots.snapshot_settings import Snapshots, snapshots_from
 from ampjax.train.training_data import AnyInstances, Data
 from ampjax.utils.blocking import blocking
 from ampjax.utils.counted import counted
@@ -229,7 +229,7 @@ class Trainer:
         """
         session = self.session
         self._optimizer_state.take_over()
-        checkpoint.save(
+        trainer_files.save(
             folder,
             session.executor.store,
             session.scheduler.updates,
@@ -249,7 +249,7 @@ class Trainer:
           TableError: If files are missing, cut off or altered. Nothing is changed then.
         """
         session = self.session
-        checkpoint.restore(
+        trainer_files.restore(
             folder,
             session.executor.store,
             session.scheduler.updates,

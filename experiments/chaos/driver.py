@@ -26,8 +26,8 @@ from rich.console import Console
 import ampjax as amp
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import SettingsError
+from ampjax.train.checkpoints.fit_place import FitPlace
 from ampjax.train.history import History
-from ampjax.train.snapshots.fit_place import FitPlace
 from ampjax.utils.text_tables import compact
 from experiments.chaos.durations import summary, words
 from experiments.chaos.outcome import outcome

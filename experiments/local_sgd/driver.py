@@ -76,6 +76,7 @@ class LocalSgdOptions:
     Args:
       what: `published`: the rows that the study prints. `rules`: outer rules and remedies, asynchronous and synchronous.
       rows: Of the published rows: some of `synchronous`, `delayed`, `asynchronous`.
+      way: Of `rules`: asynchronous or synchronous training, or both.
       rule: Of `rules`: some of the outer rules; all by default.
       rate: Of `rules`: outer learning rates.
       phases: Of `rules`: visits of each part of the data.
@@ -92,6 +93,10 @@ class LocalSgdOptions:
     rows: tuple[Literal["synchronous", "delayed", "asynchronous"], ...] = (
         "synchronous",
         "delayed",
+    )
+    way: tuple[Literal["synchronous", "asynchronous"], ...] = (
+        "synchronous",
+        "asynchronous",
     )
     rule: tuple[str, ...] = tuple(RULES)
     rate: tuple[float, ...] = (0.07, 0.7)
@@ -211,7 +216,7 @@ def _rows(options: LocalSgdOptions) -> list[Row]:
             "--rule", f"some of {list(RULES)}", f"`{unknown[0]}`", "Choose among these."
         )
     rows = []
-    for way in ("synchronous", "asynchronous"):
+    for way in options.way:
         for rule in options.rule:
             for rate in options.rate:
                 rows.append(Row(way, rule, rate, options.phases))

@@ -28,6 +28,7 @@ def _nesterov(rate: float) -> Any:
 RULES: Mapping[str, Callable[[float], Any]] = {
     "sgd": optax.sgd,
     "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
+    "momentum-0.5": lambda rate: optax.sgd(rate, momentum=0.5),
     "nesterov": _nesterov,
     "adam": lambda rate: optax.adam(rate),
     "nesterov+scale": lambda rate: optax.chain(scale_by_staleness(), _nesterov(rate)),
@@ -35,6 +36,10 @@ RULES: Mapping[str, Callable[[float], Any]] = {
     "nesterov+damping": lambda rate: optax.chain(damp_by_staleness(), _nesterov(rate)),
     "nesterov+compensation": lambda rate: optax.chain(
         compensate_delay(1.0, 4 * MEAN_STALENESS),
+        _nesterov(rate),
+    ),
+    "nesterov+adaptive": lambda rate: optax.chain(
+        compensate_delay(1.0, 4 * MEAN_STALENESS, adaptive=True),
         _nesterov(rate),
     ),
     "nesterov+prediction": lambda rate: predict_weights(_nesterov(rate)),

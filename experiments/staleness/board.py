@@ -16,24 +16,40 @@ from ampjax.errors import SettingsError
 from ampjax.optim import RandomDelay
 from ampjax.utils.text_tables import compact
 from experiments.records import append, read
-from experiments.staleness import gaussians, language, lists, quadratic, trees
+from experiments.staleness import gaussians, language, lists, ngrams, quadratic, trees
 from experiments.staleness.pictures import heat_map
 from experiments.staleness.remedies import REMEDIES
 
-Workload = Literal["quadratic", "quadratic-2", "lists", "trees", "lm", "gaussians"]
+Workload = Literal[
+    "quadratic",
+    "quadratic-2",
+    "lists",
+    "trees",
+    "lm",
+    "ngram-rows",
+    "ngram-dense",
+    "gaussians",
+]
+QUADRATIC_RATES = 10.0 ** np.arange(-3.5, 0.3, 0.25)
 RATES = {
-    "quadratic": 10.0 ** np.arange(-3.5, 0.3, 0.25),
+    "quadratic": QUADRATIC_RATES,
+    "quadratic-2": QUADRATIC_RATES,
     "lm": 10.0 ** np.arange(-3.5, -1.4, 0.5),
+    "ngram-rows": 10.0 ** np.arange(-2.5, -0.4, 0.5),
+    "ngram-dense": 10.0 ** np.arange(-3.5, -1.4, 0.5),
     "gaussians": 10.0 ** np.arange(-4, -1.4, 0.5),
     "lists": (1e-3, 3e-3, 1e-2),
-    "trees": (1e-3, 3e-3, 1e-2),
+    "trees": 10.0 ** np.arange(-3.5, -1.4, 0.5),
 }
 STEPS = {
     "quadratic": 400,
+    "quadratic-2": 400,
     "lm": 150,
+    "ngram-rows": 150,
+    "ngram-dense": 150,
     "gaussians": 300,
     "lists": 500,
-    "trees": 300,
+    "trees": 200,
 }
 TITLES = {
     "quadratic": "Quadratic of 20 rows",
@@ -41,6 +57,8 @@ TITLES = {
     "lists": "List reduction",
     "trees": "Tree-LSTM",
     "lm": "Language model",
+    "ngram-rows": "Language model with a table, whose rows are late",
+    "ngram-dense": "Language model with a table, all else is late",
     "gaussians": "Mixtures of Gaussians",
 }
 
@@ -54,12 +72,13 @@ class StalenessOptions:
 
     Args:
       workload: `quadratic` (20 rows) and `quadratic-2`, turned against the axes; `lists`: list reduction in AMP, each node delayed;
-        `trees`: a Tree-LSTM on the treebank where AMPJAX_DATA has it, else on generated trees, likewise; `lm`: a
-        small transformer of characters in plain JAX, on Multi30k where AMPJAX_DATA has it, else on generated sentences; `gaussians`:
-        a network with one hidden layer on mixtures of Gaussians, in plain JAX.
+        `trees`: a Tree-LSTM on the treebank where AMPJAX_DATA has it, else on generated trees, by `amp.vmap`; `lm`: a
+        small transformer of characters in plain JAX, on Multi30k where AMPJAX_DATA has it, else on generated sentences; `ngram-rows` and
+        `ngram-dense`: one with a table of n-grams, whose rows alone are late, or all but these; `gaussians`: a network with one
+        hidden layer on mixtures of Gaussians, in plain JAX.
       delay: Delays in updates; a run with 0 is what others are compared with.
       varying: Each update draws its delay, all from 0 to twice `delay` being equally likely.
-      remedy: Some of the remedies; all by default.
+      remedy: Some of the remedies; all by default. A table's rows have no `rotation`, which keeps a matrix of rows by rows.
       seed: Several seeds; the results are medians.
       angle: Angles of the quadratics' axes, in degrees; the table shows the last one.
       noise: Standard deviation of the noise of a quadratic's gradient, by parameter.
@@ -107,7 +126,7 @@ def main(
     for workload in options.workload:
         begin = perf_counter()
         found = []
-        for remedy in options.remedy:
+        for remedy in _remedies(options, workload):
             for delay in options.delay:
                 replay = replay_of(options, workload, remedy, delay)
                 cell = [record for record in written if record.get("replay") == replay]
@@ -123,6 +142,13 @@ def main(
         _pictures(options, workload, found, table)
         records += found
     return records
+
+
+def _remedies(options: StalenessOptions, workload: Workload) -> list[str]:
+    """The remedies that a workload's parameters allow."""
+    if workload != "ngram-rows":
+        return list(options.remedy)
+    return [name for name in options.remedy if name not in ngrams.TOO_LARGE]
 
 
 def replay_of(
@@ -142,7 +168,7 @@ def replay_of(
     words = ["python -m experiments staleness", "--workload", workload, "--remedy", remedy]
     words += ["--delay", f"{delay}"]
     words += ["--seed", *map(str, options.seed)]
-    words += ["--steps", f"{options.steps or STEPS[workload.split('-')[0]]}"]
+    words += ["--steps", f"{options.steps or STEPS[workload]}"]
     if options.varying:
         words.append("--varying")
     if workload.startswith("quadratic"):
@@ -172,9 +198,8 @@ def _cell(
     options: StalenessOptions, workload: Workload, remedy: str, delay: int
 ) -> list[dict[str, Any]]:
     """A remedy at a delay: a record for each seed, and angle, with the learning rate whose median over seeds is best."""
-    kind = workload.split("-")[0]
-    steps = options.steps or STEPS[kind]
-    rates = [float(rate) for rate in RATES[kind]]
+    steps = options.steps or STEPS[workload]
+    rates = [float(rate) for rate in RATES[workload]]
     late = RandomDelay.uniform(2 * delay) if options.varying else delay
     common = {
         "experiment": "staleness",
@@ -189,7 +214,7 @@ def _cell(
         "seeds": options.seed,
         "steps": steps,
     }
-    if kind == "quadratic":
+    if workload.startswith("quadratic"):
         own = [{**own[0], "noise": options.noise, "angle": angle} for angle in options.angle]
         n = 2 if workload == "quadratic-2" else 20
         found = quadratic.grid(
@@ -200,14 +225,8 @@ def _cell(
             noise=options.noise,
             **runs,
         )
-    elif kind == "lm":
-        found = language.grid(remedy, late, *language.text(options.data_dir), **runs)[None]
-    elif kind == "gaussians":
-        found = gaussians.grid(remedy, late, **runs)[None]
-    elif kind == "trees":
-        found = trees.grid(remedy, late, options.data_dir, **runs)[None]
     else:
-        found = lists.grid(remedy, late, **runs)[None]
+        found = _grid(options, workload, remedy, late, runs)[None]
     best = np.median(found, -1).argmin(-1)
     result = []
     for i, record in enumerate(own):
@@ -221,6 +240,36 @@ def _cell(
                 }
             )
     return result
+
+
+def _grid(
+    options: StalenessOptions,
+    workload: Workload,
+    remedy: str,
+    late: int | RandomDelay,
+    runs: dict[str, Any],
+) -> np.ndarray:
+    """A cell's losses, `[rates, seeds]`, of a workload without angles."""
+    match workload:
+        case "lm":
+            letters = language.text(options.data_dir)
+            return language.grid(remedy, late, *letters, **runs)
+        case "ngram-rows" | "ngram-dense":
+            letters = language.text(options.data_dir)
+            part = "rows" if workload == "ngram-rows" else "dense"
+            return ngrams.grid(
+                remedy,
+                late,
+                part,
+                *letters,
+                **runs,
+            )
+        case "gaussians":
+            return gaussians.grid(remedy, late, **runs)
+        case "trees":
+            return trees.grid(remedy, late, options.data_dir, **runs)
+        case _:
+            return lists.grid(remedy, late, **runs)
 
 
 def _table(
@@ -237,7 +286,7 @@ def _table(
 
 def _pictures(
     options: StalenessOptions,
-    workload: str,
+    workload: Workload,
     records: Sequence[dict[str, Any]],
     table: dict[tuple[str, int], float],
 ) -> None:
@@ -264,7 +313,7 @@ def _pictures(
         )
 
     order = sorted(
-        options.remedy,
+        _remedies(options, workload),
         key=lambda name: table[name, options.delay[-1]],
     )
     about = f"{options.angle[-1]:g}°" if turned else "learning rate tuned"

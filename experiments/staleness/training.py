@@ -27,6 +27,7 @@ def grid_of_losses(
     rates: Any,
     seeds: Any,
     steps: int,
+    within: Callable[[Any], Any] = lambda tx: tx,
 ) -> np.ndarray:
     """The losses at the ends of runs, for all learning rates and seeds, one after the other in one program.
 
@@ -41,6 +42,7 @@ def grid_of_losses(
       rates: Learning rates, before the remedy's own scale.
       seeds: Of parameters and batches.
       steps: Updates of a run.
+      within: From the remedy with its gradients late to the transform of all parameters.
 
     Returns:
       The mean validation loss of the last tenth, `[rates, seeds]`; inf where it diverged.
@@ -49,8 +51,9 @@ def grid_of_losses(
 
     def run(rate: jax.Array, seed: jax.Array) -> jax.Array:
         start, key = jax.random.split(jax.random.key(seed))
+        late = made.delayed(rate * made.scale, delay, steps)
         return losses(
-            made.delayed(rate * made.scale, delay, steps),
+            within(late),
             init(start),
             key,
             steps,

@@ -49,6 +49,15 @@ class PackedParts:
         for key, n in tables.counts.items():
             self.counts[key] = max(n, self.counts.get(key, 0))
 
+    @property
+    def are_alike(self) -> bool:
+        """Whether all parts have arrays of the same shapes."""
+        shapes = set()
+        for batch in self.batches:
+            of_batch = tuple(array.shape for array in batch.arrays)
+            shapes.add(of_batch)
+        return len(shapes) == 1
+
 
 class RowProgram:
     """A traced model as steps over rows.
@@ -129,10 +138,7 @@ class RowProgram:
         """
         for columns in parts:
             self.check(columns)
-        packed = self.pack_in(parts, size, {})
-        if len(parts) > 1:
-            packed = self.pack_in(parts, size, packed.sizes)
-        return packed.batches
+        return self.pack_in(parts, size, {}).batches
 
     def pack_in(
         self,
@@ -141,7 +147,7 @@ class RowProgram:
         least: Sizes,
         round_up: Callable[[int], int] | None = None,
     ) -> PackedParts:
-        """Examples that have been checked, as arrays of given sizes at least.
+        """Examples that have been checked, as arrays of given sizes at least, which are the same for all parts.
 
         Args:
           parts: The examples of each batch.
@@ -149,6 +155,20 @@ class RowProgram:
           least: The sizes.
           round_up: From a number of rows to the size that holds so many, where `least` does not; by default one of few sizes.
         """
+        packed = self._pack_once(parts, size, least, round_up)
+        # Wider levels need more rows together, so the sizes of all parts may be too small for some part.
+        while not packed.are_alike:
+            packed = self._pack_once(parts, size, packed.sizes, round_up)
+        return packed
+
+    def _pack_once(
+        self,
+        parts: Sequence[Columns],
+        size: int,
+        least: Sizes,
+        round_up: Callable[[int], int] | None,
+    ) -> PackedParts:
+        """Packs each part in given sizes at least, without regard to other parts."""
         packed = PackedParts([], {}, {})
         for columns in parts:
             tables = RowTables(columns, size, least, round_up)

@@ -107,9 +107,22 @@ def trained_params(state: Any, params: Tree) -> Tree:
     Returns:
       A tree like `params`.
     """
-    is_own = lambda part: isinstance(part, PredictionState)
-    leaves = []
-    for part in jax.tree.leaves(state, is_leaf=is_own):
-        if is_own(part):
-            leaves.append(part)
-    return leaves[0].params if leaves else params
+    result = params
+    for part in jax.tree.leaves(state, is_leaf=_is_prediction):
+        if _is_prediction(part):
+            result = jax.tree.map(
+                lambda trained, own: own if _is_masked(trained) else trained,
+                part.params,
+                result,
+                is_leaf=_is_masked,
+            )
+    return result
+
+
+def _is_prediction(part: Any) -> bool:
+    return isinstance(part, PredictionState)
+
+
+def _is_masked(part: Any) -> bool:
+    """Whether parameters belong to another transform: of `optax.partition` or `optax.masked`."""
+    return isinstance(part, optax.MaskedNode)

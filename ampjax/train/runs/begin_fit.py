@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ampjax.errors import SettingsError
+from ampjax.train.checkpoints.fit_place import Cuts
 from ampjax.train.history import History
 from ampjax.train.runs.fit_run import FitRun
 from ampjax.train.runs.session import Session
 from ampjax.train.runs.snapshot_keeper import Keeper
-from ampjax.train.snapshots.fit_place import Cuts
 from ampjax.train.training_data import AnyInstances
 from ampjax.utils.progress import SILENT
 

@@ -13,12 +13,12 @@ from ampjax.drivers.early_end import EarlyEnd
 from ampjax.engine.compilation import compilations
 from ampjax.engine.loss_metrics import metrics_of
 from ampjax.trace.trace import Trace
+from ampjax.train.checkpoints.fit_place import Cuts, FitPlace, reshuffled
 from ampjax.train.history import Epoch, History
 from ampjax.train.runs.epoch_warnings import ToldOnce
 from ampjax.train.runs.pass_runner import INTERRUPTS
 from ampjax.train.runs.session import Session
 from ampjax.train.runs.snapshot_keeper import Keeper
-from ampjax.train.snapshots.fit_place import Cuts, FitPlace, reshuffled
 from ampjax.train.training_data import AnyInstances, n_examples
 from ampjax.utils.progress import OnePart, Reporter
 

@@ -11,7 +11,7 @@ from ampjax.drivers.replay_driver import Follower, ReplayDriver
 from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.trace.trace import Trace
-from ampjax.train.position import Position
+from ampjax.train.checkpoints.position import Position
 
 
 class Pace(Protocol):

@@ -31,10 +31,10 @@ from ampjax.train.batch_training.batch_passes import BatchPasses
 from ampjax.train.batch_training.batch_preparation import BatchPreparation
 from ampjax.train.batch_training.batch_programs import BatchPrograms
 from ampjax.train.batch_training.refusals import batch_function
+from ampjax.train.checkpoints.position import Position
 from ampjax.train.grouping import Orders
 from ampjax.train.hosted import start_hosts, with_workers
 from ampjax.train.optimizers.node_optimizers import form_of
-from ampjax.train.position import Position
 from ampjax.train.preparation import Preparation
 from ampjax.train.runs.pace import RealTime, VirtualTime
 from ampjax.train.runs.pass_runner import PassRunner

@@ -1,6 +1,6 @@
 """Writes and reads the snapshots of a fit.
 
-A snapshot is a checkpoint of the trainer (`train.checkpoint`) with the fit's notes. The state of nodes is stored by name, and that of
+A snapshot is a checkpoint of the trainer (`train.checkpoints.trainer_files`) with the fit's notes. The state of nodes is stored by name, and that of
 control is one object; so nodes may be in this process or on hosts. Nothing is in flight when a snapshot is taken.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 
 from ampjax.errors import DataError, SettingsError
 from ampjax.parallel.checkpoints.series import Series
-from ampjax.train import checkpoint
+from ampjax.train.checkpoints import trainer_files
+from ampjax.train.checkpoints.fit_place import FitPlace
+from ampjax.train.checkpoints.snapshot_settings import Snapshots
 from ampjax.train.history import Epoch, History
 from ampjax.train.provenance import changed, identity
 from ampjax.train.runs.session import Session
-from ampjax.train.snapshots.fit_place import FitPlace
-from ampjax.train.snapshots.snapshot_settings import Snapshots
 
 FORMAT = 2
 """The format of the notes."""
@@ -86,7 +86,7 @@ class Keeper:
         position = session.position
         saved = self._series.read(
             partial(
-                checkpoint.read,
+                trainer_files.read,
                 store=store,
                 updates=updates,
                 position=position,
@@ -97,7 +97,7 @@ class Keeper:
         self._series.claim()
         if saved is None or fit is None:
             return None, None
-        checkpoint.apply(saved, store, updates, position)
+        trainer_files.apply(saved, store, updates, position)
         session.scheduler.abandon()  # queues know dispatches by numbers, which begin again
         session.scheduler.counts.resume(fit["counts"])
         session.passes.losses.resume(fit["losses"])
@@ -155,7 +155,7 @@ class Keeper:
         operations = session.operations()
 
         def save(folder: str | Path) -> None:
-            checkpoint.save(
+            trainer_files.save(
                 folder,
                 store,
                 updates,
@@ -169,7 +169,7 @@ class Keeper:
 
     def _checked(
         self,
-        saved: checkpoint.Saved,
+        saved: trainer_files.Saved,
         recording: str | None,
     ) -> Mapping[str, Any]:
         """The fit's notes.

@@ -12,8 +12,10 @@ import pytest
 import tyro
 
 from ampjax.errors import SettingsError
+from experiments.data import sst
+from experiments.models.tree_lstm import init, tree_lstm
 from experiments.records import read
-from experiments.staleness import board, gaussians, language, lists, quadratic, trees
+from experiments.staleness import board, gaussians, language, lists, ngrams, quadratic, trees
 from experiments.staleness.board import StalenessOptions, table_of
 from experiments.staleness.pictures import heat_map
 from experiments.staleness.remedies import REMEDIES
@@ -284,13 +286,19 @@ def test_every_remedy_learns_late_and_not(remedy):
         assert found.min() < 1.0
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("remedy", ["adam", "muon", "rotation"])
-def test_trees_learn_less_from_late_gradients(remedy, monkeypatch):
+@pytest.fixture
+def small_treebank(monkeypatch):
     monkeypatch.delenv("AMPJAX_DATA", raising=False)
     monkeypatch.setattr(trees, "N_TRAIN", 160)
     monkeypatch.setattr(trees, "N_VALID", 40)
-    trees._work.cache_clear()
+    trees._packed.cache_clear()
+    yield monkeypatch
+    trees._packed.cache_clear()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("remedy", ["adam", "muon", "rotation"])
+def test_trees_learn_less_from_late_gradients(remedy, small_treebank):
     losses = []
     for delay in (0, 8):
         found = trees.grid(
@@ -302,5 +310,95 @@ def test_trees_learn_less_from_late_gradients(remedy, monkeypatch):
             steps=40,
         )
         losses.append(found.item())
-    trees._work.cache_clear()
     assert 0 < losses[0] < losses[1]
+
+
+def test_late_gradients_of_trees_are_those_of_single_trees(small_treebank):
+    small_treebank.setattr(trees, "N_TRAIN", 8)
+    small_treebank.setattr(trees, "N_VALID", 3)
+    small_treebank.setattr(trees, "BATCH", 2)
+    delay = 1
+    steps = 3
+    found = trees.grid(
+        "momentum",
+        delay,
+        None,
+        rates=[0.1],
+        seeds=[2],
+        steps=steps,
+    )
+    train, valid = sst.synthetic(8, 3)
+    model = tree_lstm(trees.CELLS)
+    examples = sst.plain(train)
+    held = sst.plain(valid)
+    n_nodes = len(train.labels)
+    start, key = jax.random.split(jax.random.key(2))
+    params = init(start, len(train.vocabulary), trees.CELLS)
+    tx = optax.sgd(1.0, 0.9)
+    state = tx.init(params)
+    first = sum(model(params, held[place]) for place in range(3))
+    waiting = []
+    for number in range(steps):
+        of_step = jax.random.fold_in(key, number)
+        batch = int(jax.random.randint(of_step, (), 0, 4))
+        total = jax.tree.map(jnp.zeros_like, params)
+        for place in (2 * batch, 2 * batch + 1):
+            of_tree = jax.grad(lambda p, place=place: model(p, examples[place]))(params)
+            total = jax.tree.map(jnp.add, total, of_tree)
+        waiting.append(jax.tree.map(lambda leaf: leaf * 4 / n_nodes, total))
+        if number >= delay:
+            updates, state = tx.update(waiting[number - delay], state)
+            params = optax.apply_updates(params, updates)
+    loss = sum(model(params, held[place]) for place in range(3))
+    assert loss < 0.97 * first
+    np.testing.assert_allclose(
+        found.item(),
+        loss / len(valid.labels),
+        rtol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("late", ["rows", pytest.param("dense", marks=pytest.mark.nightly)])
+def test_a_table_or_all_else_is_late(late, monkeypatch):
+    monkeypatch.setattr(ngrams, "MEMORY", replace(ngrams.MEMORY, n_rows=50))
+    letters = np.arange(400, dtype=np.int32) * 7 % 11
+    losses = {}
+    for delay in (0, 3):
+        found = ngrams.grid(
+            "sgd",
+            delay,
+            late,
+            letters,
+            11,
+            rates=[1e-3],
+            seeds=[0],
+            steps=3,
+        )
+        losses[delay] = found.item()
+    still = ngrams.grid(
+        "sgd",
+        0,
+        late,
+        letters,
+        11,
+        rates=[0.0],
+        seeds=[0],
+        steps=3,
+    )
+    # of three steps the first three gradients are late, so no late parameter has moved, and all others as if it were not late
+    assert losses[3] == still.item()
+    assert losses[0] != losses[3]
+
+
+def test_rows_of_a_table_have_no_rotation(tmp_path, monkeypatch):
+    monkeypatch.setattr(ngrams, "grid", lambda *_, rates, seeds, **__: np.ones((5, 3)))
+    monkeypatch.delenv("AMPJAX_DATA", raising=False)
+    records = board.main(
+        StalenessOptions(
+            workload=("ngram-rows",),
+            delay=(0,),
+            remedy=("adam", "rotation"),
+            out=tmp_path,
+        )
+    )
+    assert {record["remedy"] for record in records} == {"adam"}

@@ -172,6 +172,41 @@ def test_parts_have_equal_shapes_and_uneven_ones_are_filled_up():
         BATCHED.pack(EXAMPLES[:2], parts=3)
 
 
+@pytest.mark.parametrize("seed", [8, 11, pytest.param(12, marks=pytest.mark.nightly)])
+def test_parts_with_levels_of_different_width_have_equal_shapes(seed):
+    """Levels as wide as in the widest part need more rows together than any part alone."""
+
+    def ancestors(p, s):
+        above = amp.recurse(
+            lambda recur, i, x: jnp.sin(recur(i) @ p["w"] + x),
+            jnp.zeros(2),
+            s["parent"],
+            s["x"],
+        )
+        return amp.sum(above).sum()
+
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 80, 30)
+    examples = []
+    for number, n in enumerate(sizes):
+        of_example = np.random.default_rng(number)
+        parent = np.full(n, -1, np.int32)
+        for i in range(1, n):
+            parent[i] = of_example.integers(max(-1, i - 6), i)
+        x = of_example.normal(size=(n, 2)).astype(np.float32)
+        examples.append({"x": x, "parent": parent})
+    spec = {"x": "float32[n,2]", "parent": "int32[n]"}
+    batched = amp.vmap(ancestors, spec, params=PARAMS)
+    parts = batched.pack(examples, parts=5)
+    whole = batched(PARAMS, examples)
+    for number in range(5):
+        part = jax.tree.map(lambda x, number=number: x[number], parts)
+        compare(
+            batched(PARAMS, part),
+            whole[6 * number : 6 * number + 6],
+        )
+
+
 @pytest.mark.nightly
 def test_export():
     exported = export.export(jax.jit(loss))(PARAMS, BATCH)

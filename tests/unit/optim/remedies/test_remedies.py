@@ -228,6 +228,43 @@ def test_models_run_at_predicted_weights(staleness, scale, tx):
     )
 
 
+def test_a_part_of_the_parameters_is_predicted():
+    kinds = {"late": "predicted", "others": "plain", "more": "predicted twice"}
+    tx = optax.partition(
+        {
+            "predicted": predict_weights(MOMENTUM),
+            "predicted twice": predict_weights(MOMENTUM, 2.0),
+            "plain": MOMENTUM,
+        },
+        kinds,
+    )
+    gradients = []
+    for gradient in some(6, 4):
+        gradients.append({name: gradient for name in kinds})
+    staleness = [2] * 6
+    start = {name: jnp.zeros(2) for name in kinds}
+    state = tx.init(start)
+    params = start
+    for gradient in gradients:
+        step, state = tx.update(
+            gradient,
+            state,
+            params,
+            staleness=2,
+        )
+        params = optax.apply_updates(params, step)
+    _, plain, _ = apply(MOMENTUM, some(6, 4), staleness)
+    trained = trained_params(state, params)
+    for name in kinds:
+        np.testing.assert_allclose(
+            trained[name],
+            plain,
+            rtol=1e-4,
+            atol=1e-6,
+        )
+    assert not np.allclose(params["late"], plain, rtol=1e-2)
+
+
 @settings(max_examples=10)
 @given(st.integers(0, 5), st.floats(0.1, 0.95))
 def test_a_spike_adds_what_was_missed(late, momentum):

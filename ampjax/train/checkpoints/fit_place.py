@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ampjax.errors import DataError
+from ampjax.train.checkpoints.position import Position
 from ampjax.train.grouping import Orders
-from ampjax.train.position import Position
 from ampjax.train.training_data import AnyInstances
 
 

@@ -19,7 +19,7 @@ from ampjax.parallel.checkpoints import runner_files
 from ampjax.sched.updates.counters import UpdateCounters
 from ampjax.sparse.table.sharded_table import Table
 from ampjax.sparse.table.table_parts import part_of_all
-from ampjax.train.position import Position
+from ampjax.train.checkpoints.position import Position
 
 
 @dataclass(frozen=True)
