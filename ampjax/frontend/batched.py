@@ -26,6 +26,7 @@ from ampjax.frontend.batches.epoch_batches import EpochBatches, epoch_groups
 from ampjax.frontend.batches.packed_data import PackedData
 from ampjax.frontend.batches.ragged_results import Reports
 from ampjax.frontend.batches.row_program import RowProgram
+from ampjax.frontend.batches.row_tables import Sizes, rounded
 from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import type_of
@@ -183,35 +184,45 @@ class Batched:
         size: int | None = None,
         parts: int | None = None,
         labels: bool = True,
+        like: Batch | None = None,
     ) -> Batch:
         """Lays examples out for a call: on the host, in NumPy.
 
         Args:
           examples: The examples, as the spec says.
-          size: How many rows the batch has: what is left over holds copies, whose `weights` are 0. By default as many as examples.
+          size: How many rows the batch has: what is left over holds copies, whose `weights` are 0. By default as many as examples; with `like` as
+            many as that batch, or more if the examples are.
           parts: Deals the examples out to so many batches of equal shapes, one after the other, such as one for each device; all arrays then have
-            an axis for the parts in front. `size` is that of a part.
+            an axis for the parts in front. `size` is that of a part. By default as `like` has.
           labels: False packs for predictions: what results and outputs that are asked for do not depend on may be missing from all examples.
+          like: An earlier batch of this function: the new one has its shapes, so that nothing is compiled again. If the examples do not fit, what is
+            too small gets a larger size, with room for a quarter more. None as for the first batch.
 
         Returns:
           The batch, a pytree of arrays.
 
         Raises:
-          DataError: If there is no example, more than `size`, or one does not fit the spec.
+          DataError: If there is no example, more than `size`, or one does not fit the spec; or `like` is no batch of this function.
           GraphError: If nothing has told the types of the parameters yet.
         """
         program = self._known("pack")
         self._require_count("size", size)
         self._require_count("parts", parts)
+        sizes = None if like is None else self._sizes_of(program, like)
+        if like is not None and parts is None and like.weights.ndim > 1:
+            parts = len(like.weights)
         given = self._listed(examples)
         n_parts = parts or 1
         least = -(-len(given) // n_parts)
         self._require_room(len(given), least, size, parts)
+        if size is None and like is not None:
+            earlier = like.weights.shape[-1]
+            size = earlier if least <= earlier else rounded(least)
         with jax.ensure_compile_time_eval():  # also where what calls it is traced
             columns = []
             for i in range(n_parts):
                 columns.append(Columns(self._leaves, given[i * least : (i + 1) * least], labels))
-            batches = program.pack(columns, least if size is None else size)
+            batches = program.pack(columns, least if size is None else size, sizes)
         return batches[0] if parts is None else stacked(batches)
 
     def batches(
@@ -305,6 +316,20 @@ class Batched:
             if groups is not None:
                 shapes.find(columns, groups, columns.n_elements())
         return PackedData(columns, shapes, is_stacked)
+
+    def _sizes_of(self, program: RowProgram, like: Any) -> Sizes:
+        """The sizes of the arrays of an earlier batch."""
+        sizes = program.sizes_of(like) if isinstance(like, Batch) else None
+        if sizes is None:
+            is_batch = isinstance(like, Batch)
+            got = "one that it did not pack" if is_batch else f"one {type(like).__name__}"
+            raise DataError(
+                f"{self!r}, like",
+                "a batch that `pack` has made, of this function in this process",
+                got,
+                "Pack the first batch without.",
+            )
+        return sizes
 
     def _known(self, method: str) -> RowProgram:
         """The program of the latest types of parameters."""

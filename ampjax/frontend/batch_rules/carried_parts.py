@@ -10,9 +10,10 @@ import numpy as np
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.batches.programs_of_rows import Rows, View
-from ampjax.frontend.batches.room_bodies import Body, element_type
+from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Constant, Elements
 from ampjax.jaxprs.primitives import shape_text
 

@@ -24,11 +24,12 @@ from ampjax.frontend.batches.programs_of_rows import (
     as_typed,
     taken,
 )
-from ampjax.frontend.batches.room_bodies import Body, element_type, is_static
+from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
 
 

@@ -23,10 +23,11 @@ from ampjax.frontend.batches.programs_of_rows import (
     taken,
     zeros,
 )
-from ampjax.frontend.batches.room_bodies import Body, element_type
+from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.loops.traced_rows import is_read_early
 

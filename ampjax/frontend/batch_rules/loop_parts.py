@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ampjax.frontend.batches.room_bodies import is_sequence
 from ampjax.frontend.combinators.tracing import COMBINATOR, Traced
 from ampjax.frontend.deduction.equations import calls
+from ampjax.frontend.draft.long_axes import is_sequence
 from ampjax.frontend.loops.traced_rows import HEAVY
 from ampjax.jaxprs.primitives import depending, needed_equations, variables_read
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batches.programs_of_rows import Report, Rows, Run, View, zeros
-from ampjax.frontend.batches.room_bodies import Body, element_type
+from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements
 
 

@@ -51,21 +51,21 @@ def scan(
     rows: list[Value] = [x.element for x in xs]
     types = [variable.aval for variable in step.jaxpr.outvars]
     if not k:
-        return _of_elements(body, space, step, closed, rows)
+        return of_elements(body, space, step, closed, rows)
     if in_steps(body, step, [*closed, *init, *rows], types[:k]):
         return _in_steps(body, call, operands, space, rows)
     if is_in_rounds(body, call, init, rows):
         return graph_rounds(body, call, operands, space)
     before = early_part(step, k)
     if before is not None:
-        given = _of_elements(body, space, before.first, closed, rows)
+        given = of_elements(body, space, before.first, closed, rows)
         return scan(body, replace(call, functions=(before.second,)), [*operands, *given])
     parts = part_behind(step, k)
     if parts is not None:
         first = replace(call, functions=(parts.first,))
         found = scan(body, first, operands)
         between = [each.element for each in found[k:]]
-        second = _of_elements(body, space, parts.second, closed, [*between, *rows])
+        second = of_elements(body, space, parts.second, closed, [*between, *rows])
         return [*found[:k], *second]
     carried = []
     for value, kind in zip(init, types, strict=False):
@@ -115,15 +115,25 @@ def scan(
     return [*last, *(Elements(space, y) for y in ys)]
 
 
-def _of_elements(
+def of_elements(
     body: Body,
     space: IndexSpace,
     function: Traced,
     closed: Sequence[Value],
     rows: Sequence[Value],
+    of_whole: bool = False,
 ) -> list[Value]:
-    """Computes a function of each element, in a block of pairs where the elements lie in one."""
-    blocks = block_map(body, space, function, closed, rows)
+    """Computes a function of each element, in a block of pairs where the elements lie in one.
+
+    Args:
+      body: Where.
+      space: The elements' space.
+      function: The function.
+      closed: What its first variables are, which are the same for all elements around.
+      rows: What the others are, in the space of the elements.
+      of_whole: Whether it is an operation on whole sequences.
+    """
+    blocks = block_map(body, space, function, closed, rows, of_whole)
     if blocks is not None:
         return blocks
     return [*mapped(body, space, function, [*closed, *rows])]

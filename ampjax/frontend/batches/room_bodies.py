@@ -29,10 +29,12 @@ from ampjax.frontend.combinators.tracing import Call, Traced, type_of
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
 from ampjax.frontend.deduction.known_values import KnownValues
 from ampjax.frontend.deduction.opened_functions import Opened
+from ampjax.frontend.deduction.turned_products import with_products_straight
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
+from ampjax.frontend.draft.long_axes import is_in_front, is_sequence, length_name
 from ampjax.frontend.draft.payload_types import from_raw, raw_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
-from ampjax.jaxprs.primitives import is_inexact
+from ampjax.jaxprs.primitives import is_inexact, shape_text
 
 
 class Body:
@@ -332,7 +334,8 @@ class Body:
             given.append(self.low.copied(v, self.space) if isinstance(v, Elements) else v)
         names = [Name(variable.aval) for variable in function.variables]
         atoms: dict[Any, Atom] = dict(zip(function.variables, names, strict=True))
-        equations, results = flatten(function, atoms)
+        flat, results = flatten(function, atoms)
+        equations = with_products_straight(flat)
         env: dict[Name, Value] = dict(zip(names, given, strict=True))
         known = {name: value for name, value in env.items() if _is_known(value)}
         host = KnownValues(
@@ -478,7 +481,7 @@ class _Equations:
         if _is_known(value):
             self._host.env[name] = value
         if isinstance(value, Elements):
-            self._body.low.lengths.note(value.space, str(name.aval.shape[0]))
+            self._body.low.lengths.note(value.space, length_name(name.aval))
 
     def _of_sequence(self, equation: Equation) -> bool:
         """Adds the steps of an operation of JAX on or to a whole sequence, if a rule for the operation exists."""
@@ -500,6 +503,8 @@ class _Equations:
             raise GraphError(
                 call.line, "what a batch as one function can hold", f"`amp.{call.kind}`", fix
             )
+        for atom in equation.inputs[sum(call.n_closed) :]:
+            require_in_front(type_of_atom(atom), call.line)
         results = rule(
             self._body,
             call,
@@ -555,14 +560,23 @@ def type_of_atom(atom: Atom) -> Any:
     return atom.aval if isinstance(atom, Name) else type_of(atom.value)
 
 
-def element_type(kind: Any) -> Any:
-    """The type of a sequence's element."""
-    return jax.ShapeDtypeStruct(kind.shape[1:], kind.dtype)
+def require_in_front(kind: Any, line: str) -> None:
+    """Checks that a sequence that leaves JAX's own operations has its elements' axis first.
 
+    Args:
+      kind: Its type.
+      line: The user's line.
 
-def is_sequence(kind: Any) -> bool:
-    """Whether a type is that of a sequence whose length is each example's own."""
-    return bool(kind.shape) and not isinstance(kind.shape[0], int)
+    Raises:
+      GraphError: If it has not.
+    """
+    if not is_in_front(kind):
+        raise GraphError(
+            line,
+            "a sequence whose first axis counts its elements",
+            f"`{shape_text(kind)}`",
+            "Turn it round before: `jnp.moveaxis(x, axis, 0)`.",
+        )
 
 
 def is_static(value: Value) -> bool:

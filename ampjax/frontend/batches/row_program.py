@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,17 +16,27 @@ import numpy as np
 from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.programs_of_rows import Block, Report, Rows, Run, Slot, View
 from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
-from ampjax.frontend.batches.room_bodies import Body, element_type
+from ampjax.frontend.batches.room_bodies import Body, require_in_front
 from ampjax.frontend.batches.row_lowering import RowLowering, Rule, SequenceRule, Value
-from ampjax.frontend.batches.row_tables import RowTables, Sizes
+from ampjax.frontend.batches.row_tables import RowTables, Sizes, rounded
 from ampjax.frontend.combinators.tracing import trace, tracing, type_of
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.instance_spec import LeafSpec
 from ampjax.frontend.missing_labels import missing_leaves
 from ampjax.jaxprs.primitives import inputs_read
+
+ROOM = 1.25
+"""Examples that do not fit an earlier batch get a shape for so many times their rows."""
+
+NEARLY = 1.1
+"""Sizes that would hold less than so many times what there is grow together with those that are too small, so that programs are compiled less often."""
+
+MOST_SIZES = 256
+"""Of so many shapes of batches the sizes are kept."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,7 @@ class RowProgram:
             self._reports = [_report(body, report) for report in self._block.reports]
         self._structure = traced.results
         self._slots = low.slots
+        self._sizes: dict[Hashable, Sizes] = {}
         name = getattr(function, "__qualname__", type(function).__name__)
         self.layout = hashlib.sha256(repr([name, *low.layout]).encode()).hexdigest()[:16]
 
@@ -126,19 +138,41 @@ class RowProgram:
         self,
         parts: Sequence[Columns],
         size: int,
+        least: Sizes | None = None,
     ) -> list[Batch]:
         """Examples as arrays: batches of equal shapes.
 
         Args:
           parts: The examples of each batch.
           size: Rows of each: as many as examples, or more.
+          least: The sizes of an earlier batch, whose shapes these are to have if the examples fit; else larger ones with room.
 
         Raises:
           DataError: If a number in an example is not what the model can use.
         """
         for columns in parts:
             self.check(columns)
-        return self.pack_in(parts, size, {}).batches
+        packed = self.pack_in(parts, size, least or {})
+        if least is not None and not packed.sizes.items() <= least.items():
+            need = self.pack_in(parts, size, {}, lambda n: n)
+            packed = self.pack_in(parts, size, _with_room(least, need))
+        return packed.batches
+
+    def _note(self, batch: Batch, sizes: Sizes) -> None:
+        """Keeps the sizes of a batch's arrays by their shapes."""
+        shapes = _shapes(batch)
+        self._sizes.pop(shapes, None)
+        self._sizes[shapes] = sizes
+        while len(self._sizes) > MOST_SIZES:
+            del self._sizes[next(iter(self._sizes))]
+
+    def sizes_of(self, batch: Batch) -> Sizes | None:
+        """Returns the sizes of the arrays of a batch, or of one of its parts; None if no such batch was packed here of late.
+
+        Args:
+          batch: The batch.
+        """
+        return self._sizes.get(_shapes(batch))
 
     def pack_in(
         self,
@@ -172,8 +206,10 @@ class RowProgram:
         packed = PackedParts([], {}, {})
         for columns in parts:
             tables = RowTables(columns, size, least, round_up)
-            packed.batches.append(self._packed(tables, size))
+            batch = self._packed(tables, size)
+            packed.batches.append(batch)
             packed.note(tables)
+            self._note(batch, {**least, **tables.sizes})
         return packed
 
     def _packed(self, tables: RowTables, size: int) -> Batch:
@@ -259,6 +295,27 @@ class RowProgram:
         return Reports(result, metrics, outputs)
 
 
+def _shapes(batch: Batch) -> Hashable:
+    """The shapes of a batch's arrays, without the axis for parts."""
+    n = batch.weights.ndim - 1
+    return tuple(array.shape[n:] for array in batch.arrays)
+
+
+def _with_room(least: Sizes, need: PackedParts) -> Sizes:
+    """Larger sizes than those of an earlier batch, where examples need larger ones or nearly do.
+
+    Args:
+      least: The earlier batch's.
+      need: What the examples need.
+    """
+    sizes = dict(least)
+    for key, n in need.sizes.items():
+        soon = NEARLY * n if key in need.counts else n
+        if soon > sizes.get(key, 0):
+            sizes[key] = rounded(math.ceil(ROOM * n))
+    return sizes
+
+
 def _as_array(leaf: Any) -> Any:
     """A leaf as an array of JAX; one that is such an array stays as it is, as `jnp.asarray` would add a conversion to its derivative."""
     return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
@@ -278,6 +335,7 @@ def _result(
     if not isinstance(value, Elements):
         rows = body.rows(value, kind)
         return lambda run: run.get(rows)
+    require_in_front(kind, "the model's result")
     lengths: list[Slot] = []
     while isinstance(value, Elements):
         lengths.append(_lengths(body, value.space))

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, zeros
+from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, as_typed, zeros
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import RowLowering, Value
 from ampjax.frontend.blocks.grids import Grid
+from ampjax.frontend.blocks.pair_products import product_of, product_of_arrays
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.values import Constant, Static
 
@@ -83,6 +85,11 @@ class BlockBody(Body):
           operands: Its operands.
         """
         grid = self._grid
+        total = self._sum_of_products(equation, operands)
+        if total is None:
+            total = self._softmax(equation, operands)
+        if total is not None:
+            return [total]
         each = [grid.axes(operand) for operand in operands]
         axes = "".join(axis for axis in "pax" if any(axis in own for own in each))
         room = grid.rooms[axes] if axes else None
@@ -114,9 +121,84 @@ class BlockBody(Body):
 
         self.block.add(outputs, compute)
         grid.computed.update(outputs)
-        if equation.source.primitive.name == "mul":
-            grid.products[outputs[0]] = operands
+        if equation.source.primitive.name == "sub":
+            self._note_difference(operands, outputs[0])
+        product = product_of(equation, operands, grid.products)
+        if product is not None and axes == "pax":
+            grid.products[outputs[0]] = product
         return outputs
+
+    def _sum_of_products(
+        self,
+        equation: Equation,
+        operands: Sequence[Rows | Constant],
+    ) -> Rows | None:
+        """Adds the step of a sum over some of the axes of a product's own shape, as a matrix product; None for other equations."""
+        grid = self._grid
+        source = equation.source
+        product = grid.products.get(operands[0]) if isinstance(operands[0], Rows) else None
+        if product is None or source.primitive.name != "reduce_sum":
+            return None
+        found = product.summed(grid.axes, source.params["axes"])
+        if found is None or not all(map(self.block.sees, found.arrays)):
+            return None
+        kind = equation.outputs[0].aval
+        room = grid.rooms["pax"]
+        out = Rows(kind, room)
+
+        def compute(run: Run) -> list[Any]:
+            n = run.size(room)
+            if not n:
+                return [zeros((0,), kind)]
+            values = [grid.shaped(run, factor.operand) for factor in found.factors]
+            return [as_typed(found.compute(values).reshape(n, *kind.shape), kind)]
+
+        self.block.add([out], compute)
+        grid.computed.add(out)
+        return out
+
+    def _note_difference(
+        self,
+        operands: Sequence[Rows | Constant],
+        out: Rows,
+    ) -> None:
+        """Notes the difference of values and the logarithm of the sum of their exponentials."""
+        values, logarithm = operands
+        known = None
+        if isinstance(logarithm, Rows):
+            known = self._grid.exponentials.get(logarithm)
+        if known is not None and known.values is values:
+            self._grid.exponentials[out] = known
+
+    def _softmax(
+        self,
+        equation: Equation,
+        operands: Sequence[Rows | Constant],
+    ) -> Rows | None:
+        """Adds exponentials over their sum, where they are there already; None for other equations."""
+        grid = self._grid
+        (difference,) = operands[:1]
+        if equation.source.primitive.name != "exp" or not isinstance(difference, Rows):
+            return None
+        known = grid.exponentials.get(difference)
+        if known is None or difference.room is not known.each.room:
+            return None
+        if not (self.block.sees(known.each) and self.block.sees(known.total)):
+            return None
+        each = known.each
+        out = Rows(each.aval, each.room)
+        inverse = Rows(each.aval, known.total.room)
+        self.block.add([inverse], lambda run: [1 / run.get(known.total)])
+
+        def compute(run: Run) -> list[Any]:
+            shares = grid.shaped(run, each) * _beside(grid, run, inverse)
+            return [shares.reshape(-1, *each.aval.shape)]
+
+        self.block.add([out], compute)
+        grid.computed |= {inverse, out}
+        if grid.axes(each) == "pax":
+            grid.products[out] = product_of_arrays([each, inverse])
+        return out
 
     def view(self, rows: Rows) -> View:
         """Returns an array that an equation here gives, as a value.
@@ -125,6 +207,11 @@ class BlockBody(Body):
           rows: The array.
         """
         return self._grid.view(rows)
+
+
+def _beside(grid: Grid, run: Run, rows: Rows) -> Any:
+    """The values of an array without the axis across, with an axis of size 1 in its place."""
+    return jnp.expand_dims(grid.shaped(run, rows), len(grid.axes(rows)))
 
 
 def _space(value: Static | View) -> Any:

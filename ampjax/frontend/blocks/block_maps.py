@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ampjax.frontend.batches.programs_of_rows import View
-from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.blocks.block_bodies import BlockBody
 from ampjax.frontend.blocks.grids import Grid, grid_of
@@ -22,6 +22,7 @@ def block_map(
     function: Traced,
     closed: Sequence[Value],
     rows: Sequence[Value],
+    of_whole: bool = False,
 ) -> list[Value] | None:
     """Computes a function for each pair; None where pairs are to be rows.
 
@@ -31,12 +32,15 @@ def block_map(
       function: The function.
       closed: What it closes over.
       rows: What it gets of a pair.
+      of_whole: Whether it is one of several operations on whole sequences, so that what the host knows of pairs alone is computed in the block, too.
     """
     grid = block_in(body, space)
     is_sequence = [isinstance(value, Elements) for value in (*closed, *rows)]
     if grid is None or any(is_sequence) or not _is_plain(function):
         return None
-    if not any(is_in_block(body, grid, value) for value in rows):
+    are_in_block = [is_in_block(body, grid, value) for value in rows]
+    is_known = of_whole and all(map(is_static, rows))
+    if not any(are_in_block) and not is_known:
         return None
     if not all(map(grid.takes, rows)):
         return None

@@ -14,13 +14,10 @@ from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, as_
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.blocks.block_bodies import BlockBody
 from ampjax.frontend.blocks.block_maps import block_in, is_in_block
-from ampjax.frontend.blocks.grids import Grid
+from ampjax.frontend.blocks.grids import Exponentials, Grid
 from ampjax.frontend.combinators.sequences import least
 from ampjax.frontend.draft.index_spaces import Column
-from ampjax.frontend.draft.values import Constant, Elements, Static
-
-LETTERS = "ijklmnoqrstuvwyz"
-"""Names of the axes of a value's own shape in a sum of products."""
+from ampjax.frontend.draft.values import Elements, Static
 
 
 def block_reduction(
@@ -48,22 +45,24 @@ def block_reduction(
         return None
     assert isinstance(rows, Rows)
     axes = grid.axes(rows).removesuffix("x")
+    if name == "logsumexp":
+        out = _log_sum_exp(body, grid, rows, axes)
+        return _noted(body, grid, out, name)
     out = Rows(kind, grid.rooms[axes])
-    factors = grid.products.get(rows, ())
-    is_product = name == "sum" and _is_sum_of_products(inner, grid, rows, factors)
+    product = grid.products.get(rows) if name == "sum" else None
+    total = None if product is None else product.summed(grid.axes, (), across=True)
+    if total is not None and not all(map(inner.block.sees, total.arrays)):
+        total = None
 
     def compute(run: Run) -> list[Any]:
         sizes = grid.sizes(run)
         lead = [sizes[axis] for axis in axes]
         if 0 in (*lead, sizes["x"]):
             return [zeros((math.prod(lead),), kind)]
-        if is_product:
-            found = _sum_of_products(
-                grid,
-                run,
-                rows,
-                factors,
-            )
+        if total is not None:
+            factors = [grid.shaped(run, factor.operand) for factor in total.factors]
+            found = total.compute(factors, grid.counts(run))
+            found = found.reshape(*lead, *kind.shape)
         else:
             values = grid.shaped(run, rows)
             counts = _along(
@@ -80,9 +79,68 @@ def block_reduction(
         return [as_typed(found.reshape(-1, *found.shape[len(axes) :]), kind)]
 
     body.block.add([out], compute)
+    return _noted(body, grid, out, name)
+
+
+def _noted(
+    body: Body,
+    grid: Grid,
+    out: Rows,
+    name: str,
+) -> View:
+    """A reduction for the rows around, which the block knows as its own."""
     result = _outside(body, grid, out, name)
     grid.results[result] = out
     return result
+
+
+def _log_sum_exp(
+    body: Body,
+    grid: Grid,
+    rows: Rows,
+    axes: str,
+) -> Rows:
+    """Adds the logarithm of a sum of exponentials, and keeps these for a softmax."""
+    kind = rows.aval
+    room = grid.rooms[axes]
+    out = Rows(kind, room)
+    each = Rows(kind, rows.room)
+    total = Rows(kind, room)
+
+    def compute(run: Run) -> list[Any]:
+        values = grid.shaped(run, rows)
+        lead = math.prod(values.shape[: len(axes)])
+        if not values.size:
+            return [zeros((lead,), kind), run.zeros(each), zeros((lead,), kind)]
+        counts = _along(
+            grid.counts(run),
+            "px",
+            axes + "x",
+            values.ndim,
+        )
+        # what does not count is a copy of what does, so no exponential is above 1
+        largest = jnp.max(
+            jnp.where(counts, jax.lax.stop_gradient(values), -jnp.inf),
+            len(axes),
+            keepdims=True,
+        )
+        largest = jnp.where(jnp.isfinite(largest), largest, 0)
+        shifted = jnp.exp(values - largest)
+        sums = _sum(
+            shifted,
+            counts,
+            len(axes),
+        )
+        logarithm = jnp.log(sums) + jnp.squeeze(largest, len(axes))
+        found = [logarithm.reshape(lead, *kind.shape)]
+        found.append(shifted.reshape(-1, *kind.shape))
+        found.append(sums.reshape(lead, *kind.shape))
+        return [as_typed(x, kind) for x in found]
+
+    body.block.add([out, each, total], compute)
+    grid.computed |= {each, total}
+    grid.exponentials[out] = Exponentials(rows, each, total)
+    return out
 
 
 def _outside(
@@ -137,80 +195,6 @@ def _along(
     )
 
 
-def _is_sum_of_products(
-    body: Body,
-    grid: Grid,
-    rows: Rows,
-    factors: Any,
-) -> bool:
-    """Whether each of two factors lacks an axis that the product has, so that their sum is a matrix product."""
-    if len(factors) != 2 or any(isinstance(x, Constant) or x.room is None for x in factors):
-        return False
-    if not all(body.block.sees(x) for x in factors):
-        return False
-    if not jnp.issubdtype(rows.aval.dtype, jnp.floating):
-        return False
-    every = _letters(grid, rows, rows)
-    return all(_letters(grid, x, rows) != every for x in factors)
-
-
-def _letters(grid: Grid, factor: Rows, product: Rows) -> str:
-    """Names the axes of a factor, a letter each; leaves out axes of size 1 that are longer in the product."""
-    shape = factor.aval.shape
-    own = ""
-    if shape:
-        for letter, size, whole in zip(LETTERS, shape, product.aval.shape, strict=False):
-            if size == whole:
-                own += letter
-    return grid.axes(factor) + own
-
-
-def _sum_of_products(
-    grid: Grid,
-    run: Run,
-    rows: Rows,
-    factors: Any,
-) -> Any:
-    counts = grid.counts(run)
-    operands = []
-    names = []
-    each = [grid.shaped(run, factor) for factor in factors]
-    # elements that do not count are nothing in one of the factors: that with fewer numbers
-    of_pairs = [i for i in range(len(factors)) if "x" in grid.axes(factors[i])]
-    fewest = min(of_pairs, key=lambda i: each[i].size)
-    for number, (factor, values) in enumerate(zip(factors, each, strict=True)):
-        axes = grid.axes(factor)
-        if number == fewest:
-            mask = _along(
-                counts,
-                "px",
-                axes,
-                values.ndim,
-            )
-            values = jnp.where(
-                mask,
-                values,
-                jnp.zeros_like(values),
-            )
-        own = _letters(grid, factor, rows)
-        ones = []
-        for number, size in enumerate(factor.aval.shape):
-            if size != rows.aval.shape[number]:
-                ones.append(len(axes) + number)
-        operands.append(jnp.squeeze(values, tuple(ones)))
-        names.append(own)
-    every = _letters(grid, rows, rows).replace(
-        "x",
-        "",
-    )
-    formula = f"{','.join(names)}->{every}"
-    return jnp.einsum(
-        formula,
-        *operands,
-        precision=jax.lax.Precision.HIGHEST,
-    )
-
-
 def _sum(values: Any, counts: Any, axis: int) -> Any:
     return jnp.sum(
         jnp.where(counts, values, jnp.zeros_like(values)),
@@ -231,12 +215,7 @@ def _max(values: Any, counts: Any, axis: int) -> Any:
     )
 
 
-def _log_sum_exp(values: Any, counts: Any, axis: int) -> Any:
-    return jax.nn.logsumexp(jnp.where(counts, values, -jnp.inf), axis)
-
-
 _REDUCTIONS: dict[str, Callable[[Any, Any, int], Any]] = {
     "sum": _sum,
     "max": _max,
-    "logsumexp": _log_sum_exp,
 }

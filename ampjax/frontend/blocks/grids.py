@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from ampjax.frontend.batches.row_lowering import RowLowering, Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.blocks import grid_layouts
 from ampjax.frontend.blocks.grid_layouts import GridSpaces, PairSpaces
+from ampjax.frontend.blocks.pair_products import PairProduct
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Constant
 
@@ -55,6 +56,21 @@ class PairRoom(Room):
         return around * across // max(tiles, 1)
 
 
+@dataclass(frozen=True, eq=False)
+class Exponentials:
+    """The exponentials that a block has summed up to give the logarithm of the sum: `exp(x - logsumexp(x))` is their quotient.
+
+    Args:
+      values: What they are exponentials of.
+      each: The exponentials, each less the largest value.
+      total: Their sum.
+    """
+
+    values: Rows
+    each: Rows
+    total: Rows
+
+
 class Grid:
     """The block of a space whose elements are, for each row around, all elements of one sequence further out.
 
@@ -65,13 +81,15 @@ class Grid:
       rooms: By axes, where values are computed: `p`, `pa` and `px`.
       frame: The frame of the pairs.
       counts: Which elements across count.
+      has_pairs: Whether the batch has a pair at all.
 
     Attributes:
       spaces: The spaces.
       rooms: By axes, where values are computed: `p`, `pa`, `px` and `pax`.
-      products: For each product of two arrays, these.
+      products: What arrays of all pairs are products of.
       computed: Arrays that are computed in the block.
       results: For what a reduction gives to the rows around, the same in the block, where it is a copy for each row that has no pairs.
+      exponentials: Of each logarithm of a sum of exponentials, these and their sum; likewise of the differences from the logarithm.
     """
 
     def __init__(
@@ -80,16 +98,17 @@ class Grid:
         rooms: Mapping[str, Room],
         frame: Frame,
         counts: Slot,
+        has_pairs: Slot,
     ):
-        pairs = spaces.pairs
-        unused = Slot(frame, lambda tables: tables.is_there(frame, pairs))
         sides = tuple(rooms.values())
         self.spaces = spaces
-        self.rooms = {**rooms, "pax": PairRoom(frame, pairs, unused, sides=sides)}
+        self.rooms = {**rooms, "pax": PairRoom(frame, spaces.pairs, has_pairs, sides=sides)}
         self._counts = counts
+        self._has_pairs = has_pairs
         self.computed: set[Rows] = set()
-        self.products: dict[Rows, Sequence[Rows | Constant]] = {}
+        self.products: dict[Rows, PairProduct] = {}
         self.results: dict[View, Rows] = {}
+        self.exponentials: dict[Rows, Exponentials] = {}
 
     def operand(
         self,
@@ -115,12 +134,7 @@ class Grid:
           body: Where it is read.
           rows: The array.
         """
-        pairs = self.spaces.pairs
-        low = body.low
-        there = low.slot(
-            ("any", pairs), low.root, lambda tables: np.asarray(pairs.n_rows(tables.data) > 0)
-        )
-        return body.derived_where(there, rows)
+        return body.derived_where(self._has_pairs, rows)
 
     def takes(self, value: Value) -> bool:
         """Whether a value of pairs is better read in the block than row by row."""
@@ -235,7 +249,28 @@ def _grid(low: RowLowering, spaces: GridSpaces) -> Grid:
         across,
         lambda tables: spaces.layout(tables).counts.ravel(),
     )
-    return Grid(spaces, rooms, GridFrame(spaces.pairs, spaces.pair_rows), counts)
+    frame = GridFrame(spaces.pairs, spaces.pair_rows)
+    return Grid(
+        spaces,
+        rooms,
+        frame,
+        counts,
+        slot_of_any(low, spaces.pairs),
+    )
+
+
+def slot_of_any(low: RowLowering, pairs: IndexSpace) -> Slot:
+    """The array of the batch that says whether there is a pair.
+
+    Args:
+      low: The lowering.
+      pairs: The pairs' space.
+    """
+    return low.slot(
+        ("any", pairs),
+        low.root,
+        lambda tables: np.asarray(pairs.n_rows(tables.data) > 0),
+    )
 
 
 def _may_repeat(pairs: IndexSpace, across: IndexSpace) -> bool:

@@ -18,7 +18,7 @@ from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables, fine
 from ampjax.frontend.blocks.grid_layouts import GridRows, PairSpaces
-from ampjax.frontend.blocks.grids import Grid, GridFrame
+from ampjax.frontend.blocks.grids import Grid, GridFrame, slot_of_any
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Constant
 
@@ -191,6 +191,7 @@ class LevelGrid(Grid):
             rooms,
             _PairFrame(room.frame, spaces),
             counts,
+            slot_of_any(low, pairs),
         )
         self._room = room
         self._low = low

@@ -15,6 +15,7 @@ from ampjax.frontend.deduction.index_checks import Index, base, check, indices, 
 from ampjax.frontend.deduction.opened_functions import Opened, constant_results
 from ampjax.frontend.draft.carried_columns import EquationColumn
 from ampjax.frontend.draft.index_spaces import Column, Region
+from ampjax.frontend.draft.long_axes import n_long_axes
 from ampjax.frontend.draft.values import (
     Computed,
     Constant,
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 SUM = "Use `amp.sum` or `amp.mean`."
 MAXIMUM = "Use `amp.max`, `amp.softmax` or `amp.logsumexp`."
 SHAPE = "The first axis of a sequence counts its elements and stays the first: reshape each element in `amp.map`."
-TRANSPOSE = f"{SHAPE} For products of all pairs write a `map` in a `map`: `amp.map(lambda x: amp.map(lambda y: x @ y, ys), xs)`."
+PAIRS = "a `map` in a `map`: `amp.map(lambda x: amp.map(lambda y: x @ y, ys), xs)`."
+TRANSPOSE = f"{SHAPE} For products of all pairs write {PAIRS}"
+SWAPPED = f"Of two axes that are each example's own the first stays the first, and the second is reduced: swap the operands of the product that it comes from, or write {PAIRS}"
 DRAW = "Draw for each element in `amp.map`, with a key of its own: `jax.random.fold_in(key, i)` of its number `i`."
 SLICE = "Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence."
 FIXES = {
@@ -215,6 +218,8 @@ class KnownValues:
             shape = table.aval.shape if isinstance(table, Name) else ()
             is_fixed = all(isinstance(n, int) for n in shape)
             return LOOK_UP if is_fixed else SLICE
+        if self._lowering.of_rows and _has_two_lengths(equation):
+            return SWAPPED
         return FIXES.get(name, ELSE)
 
     def _compute_early(
@@ -244,6 +249,12 @@ class KnownValues:
                 name: Constant(result)
                 for name, result in zip(equation.outputs, results, strict=True)
             }
+
+
+def _has_two_lengths(equation: Equation) -> bool:
+    """Tells whether an operand has two axes whose lengths are each instance's own."""
+    types = [atom.aval for atom in equation.inputs if isinstance(atom, Name)]
+    return any(n_long_axes(kind) > 1 for kind in types)
 
 
 def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:

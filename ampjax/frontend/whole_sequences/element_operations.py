@@ -1,86 +1,112 @@
-"""Operations of JAX on whole sequences that do the same to each element: the operation on one element. Knows JAX's primitives, and no rows."""
+"""Operations of JAX on whole sequences that do the same to each element: the operation on one element. Knows JAX's primitives, and no rows.
+
+A sequence's axis may stand anywhere in an array's shape, as behind an axis for heads; where there are several, as in the scores of all pairs, the elements are
+those of the first one.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
+from ampjax.frontend.draft.long_axes import is_sequence, long_axis, without_axis
 from ampjax.jaxprs.primitives import CALLS, bind, called, evaluate, jvp_rule, opened
 from ampjax.jaxprs.rowwise import ELEMENTWISE
 
 Params = dict[str, Any]
 
+
+@dataclass(frozen=True)
+class ElementForm:
+    """An operation on one element of each sequence.
+
+    Args:
+      params: Its parameters.
+      are_each: Of which operands it gets an element; of others it gets all.
+      dropped: For each operand an axis of size 1 to leave out, which stands beside the elements; else None.
+    """
+
+    params: Params
+    are_each: tuple[bool, ...]
+    dropped: tuple[int | None, ...]
+
+
 Shifted = Callable[[Any], "Params | None"]
-"""From an equation to the parameters of the same operation on one element; None where that is another operation."""
+"""From an equation whose sequences have the elements' axis first to the parameters of the same operation on one element; None where that is another operation."""
+
+Formed = Callable[[Any], "ElementForm | None"]
+"""From an equation to the same operation on one element; None where that is another operation."""
 
 
 class NotByElementError(Exception):
     """An operation that looks at more than one element."""
 
 
-def on_elements(
-    equation: Any,
-    operands: Sequence[Any],
-) -> list[Any]:
-    """The results of an equation for one element of each sequence.
+def operands_by_element(equation: Any) -> list[bool] | None:
+    """Says of which operands an operation gets an element at a time; None for an operation that looks at more than one.
 
     Args:
-      equation: JAX's equation, some of whose types have a symbolic first axis.
-      operands: For each such operand an element, for any other its value.
+      equation: JAX's equation, some of whose types have a symbolic axis.
+    """
+    if _is_call(equation):
+        return [_is_long(variable) for variable in equation.invars]
+    form = _form(equation)
+    return None if form is None else [*form.are_each]
+
+
+def on_element(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of an equation for one element.
+
+    Args:
+      equation: JAX's equation.
+      operands: For each operand an element or its value, as `operands_by_element` says.
 
     Raises:
       NotByElementError: If the operation is none that does the same to each element.
     """
-    if not any(
-        map(
-            is_long,
-            (*equation.invars, *equation.outvars),
-        )
-    ):
-        return bind(equation, operands)
     name = equation.primitive.name
     if name in CALLS:
         jaxpr, constants = opened(called(equation))
-        return evaluate(jaxpr, constants, operands, on_elements)
+        return evaluate(jaxpr, constants, operands, _inside)
     if name == "custom_jvp_call":
         return _with_rule(equation, operands)
-    shifted = _SHIFTED.get(name)
-    params = (
-        shifted(equation)
-        if shifted
-        and all(
-            map(
-                is_long,
-                equation.outvars,
-            )
-        )
-        else None
-    )
-    if params is None:
+    form = _form(equation)
+    if form is None:
         raise NotByElementError(name)
     given = []
-    for variable, value in zip(equation.invars, operands, strict=True):
-        given.append(_aligned(equation, variable, value))
-    return bind(equation.replace(params=params), given)
+    for value, axis in zip(operands, form.dropped, strict=True):
+        given.append(value if axis is None else jax.lax.squeeze(value, [axis]))
+    return bind(equation.replace(params=form.params), given)
 
 
-def is_long(variable: Any) -> bool:
-    """Whether a variable is a sequence whose length is each example's own."""
-    shape = variable.aval.shape
-    return bool(shape) and not isinstance(shape[0], int)
+def _inside(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of an equation of a function, for one element of each sequence in it."""
+    are_long = [_is_long(variable) for variable in equation.invars]
+    if not any(are_long) and not any(map(_is_long, equation.outvars)):
+        return bind(equation, operands)
+    if operands_by_element(equation) != are_long:
+        raise NotByElementError(equation.primitive.name)
+    return on_element(equation, operands)
 
 
-def _aligned(equation: Any, variable: Any, value: Any) -> Any:
-    """Returns an operand of the element's operation: leaves out an axis of length one that stands beside the elements."""
-    shape = variable.aval.shape
-    same_rank = len(shape) == len(equation.outvars[0].aval.shape)
-    is_beside = equation.primitive.name in ELEMENTWISE and same_rank
-    if is_long(variable) or not shape or not is_beside:
-        return value
-    return value[0]
+def _is_call(equation: Any) -> bool:
+    return equation.primitive.name in CALLS or equation.primitive.name == "custom_jvp_call"
+
+
+def _is_long(variable: Any) -> bool:
+    return is_sequence(variable.aval)
+
+
+def _form(equation: Any) -> ElementForm | None:
+    """The operation on one element; None if it is none that does the same to each."""
+    rule = _FORMS.get(equation.primitive.name)
+    if rule is None or not all(map(_is_long, equation.outvars)):
+        return None
+    return rule(equation)
 
 
 def _with_rule(
@@ -95,7 +121,7 @@ def _with_rule(
 
     @jax.custom_jvp
     def function(*inputs: Any) -> list[Any]:
-        return evaluate(jaxpr, constants, [*closed, *inputs], on_elements)
+        return evaluate(jaxpr, constants, [*closed, *inputs], _inside)
 
     def derivative(
         primals: Sequence[Any],
@@ -105,7 +131,7 @@ def _with_rule(
         for primal, tangent in zip(primals, tangents, strict=True):
             if jax.numpy.issubdtype(primal.dtype, jax.numpy.inexact):
                 moving.append(tangent)
-        results = evaluate(rule, rule_constants, [*primals, *moving], on_elements)
+        results = evaluate(rule, rule_constants, [*primals, *moving], _inside)
         outputs = results[: len(are_zero)]
         changes = iter(results[len(are_zero) :])
         return outputs, [
@@ -117,69 +143,182 @@ def _with_rule(
     return function(*operands[n:])
 
 
-# -- parameters of the same operation on one element
+# -- operations whose elements' axis stands anywhere
 
 
-def _as_it_is(equation: Any) -> Params:
-    return equation.params
+def _axes_of(equation: Any) -> tuple[list[int | None], int]:
+    """The elements' axis of each operand, and of the result."""
+    result = long_axis(equation.outvars[0].aval)
+    assert result is not None
+    return [long_axis(variable.aval) for variable in equation.invars], result
 
 
-def _axis(name: str) -> Shifted:
-    """Parameters with a single axis, which is not the elements'."""
+def _cut(shape: Sequence[Any], axis: int) -> tuple[Any, ...]:
+    """A shape without an axis."""
+    return (*shape[:axis], *shape[axis + 1 :])
 
-    def shifted(equation: Any) -> Params | None:
-        axis = equation.params[name]
-        if axis == 0:
+
+def _of_each(params: Params, n: int = 1) -> ElementForm:
+    """The form of an operation that gets an element of every operand."""
+    return ElementForm(params, (True,) * n, (None,) * n)
+
+
+def _elementwise(equation: Any) -> ElementForm | None:
+    """The same to each entry; an operand of size 1 beside the elements is the same for all."""
+    own, axis = _axes_of(equation)
+    rank = len(equation.outvars[0].aval.shape)
+    are_each = []
+    dropped: list[int | None] = []
+    for variable, long in zip(equation.invars, own, strict=True):
+        shape = variable.aval.shape
+        is_each = long == axis
+        is_beside = len(shape) == rank and not is_each
+        if shape and (len(shape) != rank or (is_beside and shape[axis] != 1)):
             return None
-        return {**equation.params, name: axis - 1}
+        are_each.append(is_each)
+        dropped.append(axis if is_beside else None)
+    return ElementForm(equation.params, tuple(are_each), tuple(dropped))
 
-    return shifted
 
+def _over_axes(name: str) -> Formed:
+    """An operation over several axes, of which none is the elements'."""
 
-def _axes(name: str) -> Shifted:
-    """Parameters with several axes, of which none is the elements'."""
-
-    def shifted(equation: Any) -> Params | None:
-        axes = tuple(equation.params[name])
-        if 0 in axes:
+    def formed(equation: Any) -> ElementForm | None:
+        (own,), _ = _axes_of(equation)
+        axes = tuple(map(int, equation.params[name]))
+        if own is None or own in axes:
             return None
-        return {**equation.params, name: _less(axes)}
+        return _of_each({**equation.params, name: without_axis(axes, own)})
 
-    return shifted
+    return formed
+
+
+def _broadcast(equation: Any) -> ElementForm | None:
+    (own,), axis = _axes_of(equation)
+    params = equation.params
+    axes = [*map(int, params["broadcast_dimensions"])]
+    is_each = False
+    dropped = None
+    if axis in axes:
+        place = axes.index(axis)
+        is_each = own == place
+        if not is_each:
+            dropped = place
+            if equation.invars[0].aval.shape[place] != 1:
+                return None
+    shifted = {
+        **params,
+        "shape": _cut(params["shape"], axis),
+        "broadcast_dimensions": without_axis(axes, axis),
+    }
+    return ElementForm(shifted, (is_each,), (dropped,))
+
+
+def _reshape(equation: Any) -> ElementForm | None:
+    """Another shape of each element: axes before the elements' own have as many entries as before."""
+    (own,), axis = _axes_of(equation)
+    sizes = equation.params["new_sizes"]
+    shape = equation.invars[0].aval.shape
+    if own is None or sizes[axis] != shape[own]:
+        return None
+    if math.prod(sizes[:axis]) != math.prod(shape[:own]):
+        return None
+    return _of_each({**equation.params, "new_sizes": _cut(sizes, axis)})
+
+
+def _transpose(equation: Any) -> ElementForm | None:
+    (own,), axis = _axes_of(equation)
+    order = [*map(int, equation.params["permutation"])]
+    if own is None or order[axis] != own:
+        return None
+    return _of_each({**equation.params, "permutation": without_axis(order, own)})
+
+
+def _iota(equation: Any) -> ElementForm | None:
+    _, axis = _axes_of(equation)
+    params = equation.params
+    if params["dimension"] == axis:
+        return None
+    (dimension,) = without_axis([params["dimension"]], axis)
+    shifted = {**params, "dimension": dimension, "shape": _cut(params["shape"], axis)}
+    return ElementForm(shifted, (), ())
+
+
+def _product(equation: Any) -> ElementForm | None:
+    """A matrix product, of whose axes the elements' is one of both, or of one: then each element meets all of the other."""
+    own, axis = _axes_of(equation)
+    contracted, batched = equation.params["dimension_numbers"]
+    n_batched = len(batched[0])
+    numbers: list[list[tuple[int, ...]]] = [[], []]
+    free = []
+    for side in range(2):
+        bound = {*contracted[side], *batched[side]}
+        rank = len(equation.invars[side].aval.shape)
+        free.append([number for number in range(rank) if number not in bound])
+    if axis < n_batched:
+        gone = [batched[0][axis], batched[1][axis]]
+    else:
+        side = int(axis - n_batched >= len(free[0]))
+        place = axis - n_batched - side * len(free[0])
+        gone = [None, None]
+        gone[side] = free[side][place]
+    for side, lost in enumerate(gone):
+        axes = contracted[side], batched[side]
+        if lost is not None:
+            axes = without_axis(contracted[side], lost), without_axis(batched[side], lost)
+            if own[side] != lost:
+                return None
+        for found, kept in zip(numbers, axes, strict=True):
+            found.append(tuple(kept))
+    are_each = [lost is not None for lost in gone]
+    shifted = {
+        **equation.params,
+        "dimension_numbers": (tuple(numbers[0]), tuple(numbers[1])),
+    }
+    return ElementForm(shifted, tuple(are_each), (None, None))
+
+
+def _along(name: str, adds_axis: bool = False) -> Formed:
+    """An operation along a single axis, which is not the elements'.
+
+    Args:
+      name: The parameter that says which.
+      adds_axis: Whether the result has this axis more than the operands.
+    """
+
+    def formed(equation: Any) -> ElementForm | None:
+        own, axis = _axes_of(equation)
+        along = int(equation.params[name])
+        place = axis - int(adds_axis and along < axis)
+        if along == axis or any(each != place for each in own):
+            return None
+        (shifted,) = without_axis([along], axis)
+        return _of_each({**equation.params, name: shifted}, len(own))
+
+    return formed
+
+
+# -- operations whose sequences have the elements' axis first
+
+
+def _first(shifted: Shifted) -> Formed:
+    """The form of an operation that is taken where each sequence has the elements' axis first."""
+
+    def formed(equation: Any) -> ElementForm | None:
+        own, axis = _axes_of(equation)
+        if axis or any(own):
+            return None
+        params = shifted(equation)
+        if params is None:
+            return None
+        are_each = tuple(each is not None for each in own)
+        return ElementForm(params, are_each, (None,) * len(own))
+
+    return formed
 
 
 def _less(axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(axis - 1 for axis in axes)
-
-
-def _broadcast(equation: Any) -> Params | None:
-    axes = equation.params["broadcast_dimensions"]
-    variable = equation.invars[0]
-    if is_long(variable) != (0 in axes):
-        return None
-    kept = tuple(axis for axis in axes if axis)
-    shape = equation.params["shape"][1:]
-    return {**equation.params, "shape": shape, "broadcast_dimensions": _less(kept)}
-
-
-def _reshape(equation: Any) -> Params | None:
-    sizes = equation.params["new_sizes"]
-    shape = equation.invars[0].aval.shape
-    if not is_long(equation.invars[0]) or sizes[0] != shape[0]:
-        return None
-    return {**equation.params, "new_sizes": sizes[1:]}
-
-
-def _transpose(equation: Any) -> Params | None:
-    first, *others = equation.params["permutation"]
-    if first:
-        return None
-    return {**equation.params, "permutation": _less(others)}
-
-
-def _iota(equation: Any) -> Params | None:
-    shifted = _axis("dimension")(equation)
-    return shifted and {**shifted, "shape": shifted["shape"][1:]}
 
 
 def _slice(equation: Any) -> Params | None:
@@ -203,60 +342,44 @@ def _pad(equation: Any) -> Params | None:
     return {"padding_config": tuple(others)}
 
 
-def _product(equation: Any) -> Params | None:
-    params = equation.params
-    contracted, batched = params["dimension_numbers"]
-    left, right = map(tuple, contracted)
-    left_batch, right_batch = map(tuple, batched)
-    first, second = map(is_long, equation.invars)
-    if left_batch:
-        if not (first and second) or left_batch[0] or right_batch[0]:
-            return None
-        left_batch = _less(left_batch[1:])
-        right_batch = _less(right_batch[1:])
-        left = _less(left)
-        right = _less(right)
-    elif first:  # a second sequence is one from outside, as a whole
-        if 0 in left:
-            return None
-        left = _less(left)
-    else:
-        if 0 in right or len(left) != len(equation.invars[0].aval.shape):
-            return None
-        right = _less(right)
-    return {
-        **params,
-        "dimension_numbers": ((left, right), (left_batch, right_batch)),
-    }
-
-
-def _gather(equation: Any) -> Params | None:
+def _gather(equation: Any) -> ElementForm | None:
+    """Reads in each element of a sequence, or of an array by the numbers that a sequence holds."""
+    own, axis = _axes_of(equation)
+    of_operand, of_indices = own
+    if of_operand is None or of_indices is not None:
+        return _first(_gathered)(equation)
     params = equation.params
     numbers = params["dimension_numbers"]
-    operand, indices = map(is_long, equation.invars)
-    if operand and indices:
-        return _gather_in_each(params)
-    if numbers.operand_batching_dims or not (operand or indices):
+    gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    sizes = params["slice_sizes"]
+    kept = [number for number in range(len(sizes)) if number not in gone]
+    is_apart = of_operand in gone or of_operand in numbers.start_index_map
+    if is_apart or sizes[of_operand] != equation.invars[0].aval.shape[of_operand]:
         return None
-    if indices:  # rows of an array, by the numbers that a sequence holds
-        if 0 in numbers.offset_dims:
-            return None
-        shifted = replace_numbers(numbers, offset_dims=_less(numbers.offset_dims))
-        return {**params, "dimension_numbers": shifted}
-    is_apart = 0 in numbers.start_index_map or 0 in numbers.collapsed_slice_dims
-    if is_apart or not numbers.offset_dims or numbers.offset_dims[0]:
+    if numbers.offset_dims[kept.index(of_operand)] != axis:
         return None
     shifted = replace_numbers(
         numbers,
-        offset_dims=_less(numbers.offset_dims[1:]),
-        collapsed_slice_dims=_less(numbers.collapsed_slice_dims),
-        start_index_map=_less(numbers.start_index_map),
+        offset_dims=without_axis(numbers.offset_dims, axis),
+        collapsed_slice_dims=without_axis(numbers.collapsed_slice_dims, of_operand),
+        start_index_map=without_axis(numbers.start_index_map, of_operand),
+        operand_batching_dims=without_axis(numbers.operand_batching_dims, of_operand),
     )
-    return {
-        **params,
-        "dimension_numbers": shifted,
-        "slice_sizes": params["slice_sizes"][1:],
-    }
+    cut = {**params, "dimension_numbers": shifted, "slice_sizes": _cut(sizes, of_operand)}
+    return ElementForm(cut, (True, False), (None, None))
+
+
+def _gathered(equation: Any) -> Params | None:
+    params = equation.params
+    numbers = params["dimension_numbers"]
+    if is_sequence(equation.invars[0].aval):
+        return _gather_in_each(params)
+    # rows of an array, by the numbers that a sequence holds
+    is_in_each = bool(numbers.operand_batching_dims) or 0 in numbers.offset_dims
+    if is_in_each or not is_sequence(equation.invars[1].aval):
+        return None
+    shifted = replace_numbers(numbers, offset_dims=_less(numbers.offset_dims))
+    return {**params, "dimension_numbers": shifted}
 
 
 def _gather_in_each(params: Params) -> Params | None:
@@ -297,29 +420,30 @@ def replace_numbers(numbers: Any, **changes: Any) -> Any:
     )
 
 
-_SHIFTED: Mapping[str, Shifted] = {
-    **dict.fromkeys(ELEMENTWISE, _as_it_is),
+_FORMS: Mapping[str, Formed] = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(
         ["reduce_sum", "reduce_max", "reduce_min", "reduce_prod"],
-        _axes("axes"),
+        _over_axes("axes"),
     ),
     **dict.fromkeys(
         ["reduce_and", "reduce_or", "argmax", "argmin"],
-        _axes("axes"),
+        _over_axes("axes"),
     ),
     **dict.fromkeys(
         ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"],
-        _axis("axis"),
+        _along("axis"),
     ),
-    **dict.fromkeys(["concatenate", "sort"], _axis("dimension")),
-    **dict.fromkeys(["split", "stack"], _axis("axis")),
-    **dict.fromkeys(["squeeze", "rev"], _axes("dimensions")),
+    **dict.fromkeys(["concatenate", "sort"], _along("dimension")),
+    **dict.fromkeys(["squeeze", "rev"], _over_axes("dimensions")),
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "transpose": _transpose,
     "iota": _iota,
-    "slice": _slice,
-    "pad": _pad,
+    "split": _along("axis"),
+    "stack": _along("axis", adds_axis=True),
+    "slice": _first(_slice),
+    "pad": _first(_pad),
     "dot_general": _product,
     "gather": _gather,
 }

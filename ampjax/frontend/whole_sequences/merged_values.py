@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, taken
-from ampjax.frontend.batches.room_bodies import Body, element_type, is_static
+from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.payload_types import raw_type
 from ampjax.frontend.draft.row_origins import Origin
 from ampjax.frontend.draft.values import Elements, Static

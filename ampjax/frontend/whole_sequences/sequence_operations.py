@@ -6,18 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.batch_rules.sequence_steps import mapped, scan, sequences
-from ampjax.frontend.batches.room_bodies import Body, element_type, is_sequence, type_of_atom
+from ampjax.frontend.batch_rules.sequence_steps import mapped, of_elements, scan, sequences
+from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import SequenceRule, Value
 from ampjax.frontend.combinators.tracing import Call, trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
+from ampjax.frontend.draft.long_axes import element_type, is_sequence, length_name, long_axis
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.frontend.whole_sequences import sequence_parts, sequence_slices
-from ampjax.frontend.whole_sequences.element_operations import NotByElementError, on_elements
+from ampjax.frontend.whole_sequences.element_operations import (
+    NotByElementError,
+    on_element,
+    operands_by_element,
+)
 from ampjax.frontend.whole_sequences.sorted_sequences import sort
 from ampjax.frontend.whole_sequences.whole_reductions import SEGMENTS, contracted, reduced
 from ampjax.jaxprs.primitives import bind
@@ -77,21 +83,30 @@ def numbered(
 ) -> list[Value] | None:
     """The numbers of a sequence's elements; None along another axis."""
     (name,) = equation.outputs
-    if equation.source.params["dimension"] or len(name.aval.shape) != 1:
+    if equation.source.params["dimension"] != long_axis(name.aval):
         return None
     space = body.low.lengths.space(
-        str(name.aval.shape[0]),
+        length_name(name.aval),
         body.space,
         [],
         equation.line,
     )
-    kind = name.aval.dtype
-    return [
-        Elements(
-            space,
-            Static(Column(space, lambda data: space.numbers(data).astype(kind))),
-        )
-    ]
+    one = element_type(name.aval)
+    number = Static(Column(space, lambda data: space.numbers(data).astype(one.dtype)))
+    if not one.shape:
+        return [Elements(space, number)]
+    traced = trace(
+        lambda own: jnp.broadcast_to(own, one.shape),
+        jax.ShapeDtypeStruct((), one.dtype),
+    )[0]
+    return of_elements(body, space, traced, [], [number])
+
+
+def _are_in_front(equation: Equation) -> bool:
+    """Whether all sequences of an operation have the elements' axis first."""
+    kinds = [type_of_atom(atom) for atom in equation.inputs]
+    kinds += [name.aval for name in equation.outputs]
+    return not any(long_axis(kind) for kind in kinds)
 
 
 def accumulated(
@@ -143,9 +158,9 @@ def by_element(
     outputs = [name.aval for name in equation.outputs]
     if not all(map(is_sequence, outputs)):
         return None
-    are_each = [isinstance(value, Elements) for value in values]
-    if _is_product_of_two(equation, are_each):
-        are_each[1] = False  # each element of the first meets all of the second
+    are_each = operands_by_element(equation.source)
+    if are_each is None:
+        return None
     found = [
         value
         for value, is_each in zip(
@@ -161,38 +176,37 @@ def by_element(
             Call(equation.source.primitive.name, [], line=equation.line),
         )
     else:
-        dimension = str(outputs[0].shape[0])
         space = body.low.lengths.space(
-            dimension,
+            length_name(outputs[0]),
             body.space,
             [],
             equation.line,
         )
+    # what is the same for all elements comes first
+    order = sorted(range(len(values)), key=lambda i: are_each[i])
     types = []
     operands = []
-    for value, kind, is_each in zip(
-        values,
-        kinds,
-        are_each,
-        strict=True,
-    ):
-        types.append(element_type(kind) if is_each else kind)
-        operands.append(value.element if is_each else value)
+    for i in order:
+        types.append(element_type(kinds[i]) if are_each[i] else kinds[i])
+        operands.append(values[i].element if are_each[i] else values[i])
+
+    def of_one(*each: Any) -> list[Any]:
+        given = dict(zip(order, each, strict=True))
+        return on_element(equation.source, [given[i] for i in range(len(values))])
+
     try:
-        traced = trace(
-            lambda *each: on_elements(equation.source, each),
-            *types,
-        )[0]
+        traced = trace(of_one, *types)[0]
     except NotByElementError:
         return None
-    return [*mapped(body, space, traced, operands)]
-
-
-def _is_product_of_two(equation: Equation, are_each: Sequence[bool]) -> bool:
-    """Whether an operation is a matrix product of two sequences, whose elements all meet."""
-    if equation.source.primitive.name != "dot_general" or not all(are_each):
-        return False
-    return not equation.source.params["dimension_numbers"][1][0]
+    n = len(values) - sum(are_each)
+    return of_elements(
+        body,
+        space,
+        traced,
+        operands[:n],
+        operands[n:],
+        of_whole=True,
+    )
 
 
 def of_sequences(
@@ -208,6 +222,8 @@ def of_sequences(
       values: Its operands.
     """
     rule = _RULES.get(equation.source.primitive.name)
+    if rule not in _ANYWHERE and not _are_in_front(equation):
+        rule = None
     given = sequences(body, values)
     results = rule(body, equation, given) if rule else None
     return by_element(body, equation, given) if results is None else results
@@ -243,6 +259,9 @@ _ACCUMULATED = {
     "cumsum": (jax.lax.add, 0),
     "cumprod": (jax.lax.mul, 1),
 }
+_ANYWHERE: Sequence[SequenceRule | None] = (lengths, numbered, contracted, reduced)
+"""Rules for sequences whose elements' axis stands anywhere."""
+
 _RULES: Mapping[str, SequenceRule] = {
     "rev": rev,
     "dim_as_value": lengths,

@@ -12,14 +12,11 @@ import numpy as np
 
 from ampjax.errors import DataError
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View
-from ampjax.frontend.batches.room_bodies import (
-    Body,
-    element_type,
-    type_of_atom,
-)
+from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.row_origins import Origin
 from ampjax.frontend.draft.values import Constant, Elements
 from ampjax.frontend.whole_sequences.merged_values import merged, of_array

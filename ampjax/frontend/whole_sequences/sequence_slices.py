@@ -11,16 +11,11 @@ import numpy as np
 
 from ampjax.errors import DataError
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, filled_up, taken
-from ampjax.frontend.batches.room_bodies import (
-    Body,
-    element_type,
-    is_sequence,
-    is_static,
-    type_of_atom,
-)
+from ampjax.frontend.batches.room_bodies import Body, is_static, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.long_axes import element_type, is_sequence
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.whole_sequences.sequence_parts import length_of, sized
 from ampjax.frontend.whole_sequences.sorted_sequences import in_computed_order

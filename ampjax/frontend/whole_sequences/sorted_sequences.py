@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, filled_rows, taken
-from ampjax.frontend.batches.room_bodies import Body, element_type, type_of_atom
+from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
+from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.rules.sequence_rules import elements_space
 

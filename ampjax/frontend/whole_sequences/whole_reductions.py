@@ -10,13 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.frontend.batch_rules.reduction_steps import segment_max, segment_sum, segments
-from ampjax.frontend.batch_rules.sequence_steps import mapped
-from ampjax.frontend.batches.programs_of_rows import along
-from ampjax.frontend.batches.room_bodies import Body, element_type, is_sequence, type_of_atom
+from ampjax.frontend.batch_rules.sequence_steps import of_elements
+from ampjax.frontend.batches.programs_of_rows import View, along
+from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.blocks.block_reductions import block_reduction
 from ampjax.frontend.combinators.sequences import least
 from ampjax.frontend.combinators.tracing import Call, trace
 from ampjax.frontend.deduction.equations import Equation
+from ampjax.frontend.draft.long_axes import element_type, is_sequence, long_axis, without_axis
 from ampjax.frontend.draft.values import Elements
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.jaxprs.primitives import bind
@@ -30,13 +32,15 @@ def reduced(
     """Reduces the elements by `sum`, `max`, `argmax` and the like, and other axes as well; None over other axes alone."""
     (xs,) = values
     source = equation.source
-    axes = tuple(source.params["axes"])
+    axes = tuple(map(int, source.params["axes"]))
     kind = equation.outputs[0].aval
-    if 0 not in axes:
+    given = type_of_atom(equation.inputs[0])
+    own = long_axis(given)
+    if own is None or own not in axes:
         return None
-    one = element_type(type_of_atom(equation.inputs[0]))
+    one = element_type(given)
     if len(axes) > 1:
-        others = tuple(axis - 1 for axis in axes if axis)
+        others = without_axis(axes, own)
         each = source.replace(
             params={
                 **source.params,
@@ -47,24 +51,17 @@ def reduced(
             lambda x: bind(each, [x]),
             one,
         )
-        (xs,) = mapped(
+        (xs,) = of_elements(
             body,
             xs.space,
             traced,
+            [],
             [xs.element],
         )
         (one,) = results
     if isinstance(xs.element, Elements):
         return None
-    return [
-        segments(
-            body,
-            SEGMENTS[source.primitive.name],
-            xs,
-            kind,
-            one,
-        )
-    ]
+    return [_reduced(body, source.primitive.name, xs, kind, one)]
 
 
 def contracted(
@@ -74,37 +71,22 @@ def contracted(
 ) -> list[Value] | None:
     """A matrix product that sums over the elements of two sequences; None for any other."""
     source = equation.source
-    (left, right), (batched, _) = source.params["dimension_numbers"]
-    both = all(isinstance(value, Elements) for value in values)
-    if (
-        not both
-        or batched
-        or (0, 0)
-        not in zip(
-            left,
-            right,
-            strict=True,
-        )
-    ):
+    (left, right), batched = source.params["dimension_numbers"]
+    kind = equation.outputs[0].aval
+    first, second = (long_axis(type_of_atom(atom)) for atom in equation.inputs)
+    pairs = [*zip(left, right, strict=True)]
+    if is_sequence(kind) or first is None or second is None or (first, second) not in pairs:
         return None
     space = elements_space(
         values,
         Call("dot_general", [], line=equation.line),
     )
-    pairs = [
-        pair
-        for pair in zip(
-            left,
-            right,
-            strict=True,
-        )
-        if pair != (0, 0)
-    ]
-    numbers = tuple(axis - 1 for axis, _ in pairs), tuple(axis - 1 for _, axis in pairs)
+    numbers = without_axis(left, first), without_axis(right, second)
+    beside = without_axis(batched[0], first), without_axis(batched[1], second)
     each = source.replace(
         params={
             **source.params,
-            "dimension_numbers": (numbers, ((), ())),
+            "dimension_numbers": (numbers, beside),
         }
     )
     types = [element_type(type_of_atom(atom)) for atom in equation.inputs]
@@ -112,16 +94,43 @@ def contracted(
         lambda *operands: bind(each, operands),
         *types,
     )[0]
-    (products,) = mapped(
+    (products,) = of_elements(
         body,
         space,
         traced,
+        [],
         [value.element for value in values],
     )
-    kind = equation.outputs[0].aval
-    if is_sequence(kind):
-        return None
-    return [segments(body, segment_sum, products, kind, kind)]
+    return [_reduced(body, "reduce_sum", products, kind, kind)]
+
+
+def _reduced(
+    body: Body,
+    name: str,
+    xs: Value,
+    kind: Any,
+    one: Any,
+) -> View:
+    """Reduces the elements, in a block of pairs where the elements lie in one.
+
+    Args:
+      body: The rows around.
+      name: JAX's name of the reduction.
+      xs: The elements.
+      kind: The type of a result.
+      one: The type of an element.
+    """
+    if name in _IN_BLOCKS:
+        found = block_reduction(body, _IN_BLOCKS[name], xs, kind, one)
+        if found is not None:
+            return found
+    return segments(
+        body,
+        SEGMENTS[name],
+        xs,
+        kind,
+        one,
+    )
 
 
 def _argmax(values: Any, ids: Any, n: int) -> Any:
@@ -186,6 +195,12 @@ def _or(values: Any, ids: Any, n: int) -> Any:
 def _and(values: Any, ids: Any, n: int) -> Any:
     return ~_or(~values, ids, n)
 
+
+_IN_BLOCKS = {
+    "reduce_sum": "sum",
+    "reduce_max": "max",
+}
+"""What a block calls those that it computes."""
 
 SEGMENTS = {
     "reduce_sum": segment_sum,

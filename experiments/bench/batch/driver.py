@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from ampjax.utils.text_tables import compact
 from experiments.bench.batch import (
     alignment,
     attention,
+    attention_forms,
     crf,
     distances,
     graphs,
@@ -56,6 +57,11 @@ WORKS: Mapping[str, Callable[[Amount], Work]] = {
 }
 """By name, what makes the work."""
 
+GROUPS: Mapping[str, Mapping[str, Callable[[Amount], Work]]] = {
+    "attention-forms": attention_forms.works(),
+}
+"""By name, works that are measured if they are asked for, one by one or by the name of their group."""
+
 TOLERANCE = 2e-3
 """How far gradients may lie apart, as a part of the largest number of a leaf: thousands of roundings in float32."""
 
@@ -72,7 +78,7 @@ class BatchBench:
     includes tracing and compiling, without a cache. Packing comes in milliseconds for the batch, and in microseconds a row of a larger one.
 
     Args:
-      work: Which works; all by default.
+      work: Which works; all by default but those of groups, such as `attention-forms`.
       rounds: Measured rounds of each; one more before them is not counted.
       seconds: How long a round of one form lasts at least; it is one update at least.
       size: Examples, and lengths of generated ones, as a part of what is measured by default.
@@ -101,9 +107,12 @@ def main(
       DataError: If a data file is missing or damaged.
       ValueError: If both forms of a work differ.
     """
-    unknown = sorted(set(options.work) - set(WORKS))
+    names = _names(options.work or WORKS)
+    unknown = sorted(set(names) - set(_known()))
     if unknown or options.rounds < 1 or min(options.size, options.seconds) <= 0:
-        expected = f"works of {', '.join(WORKS)}, at least 1 round, a size and seconds above 0"
+        expected = (
+            f"works of {', '.join([*WORKS, *GROUPS])}, at least 1 round, a size and seconds above 0"
+        )
         raise SettingsError("bench batch", expected, f"{unknown or options}", "Change the option.")
     amount = Amount(
         options.size,
@@ -111,10 +120,26 @@ def main(
         options.data_dir,
     )
     rows = []
-    for name in options.work or WORKS:
+    for name in names:
         rows.append(row_of(name, amount, options))
     (console or Console(highlight=False)).print(table_of(rows))
     return rows
+
+
+def _known() -> dict[str, Callable[[Amount], Work]]:
+    """All works by name, those of groups too."""
+    known = dict(WORKS)
+    for group in GROUPS.values():
+        known |= group
+    return known
+
+
+def _names(given: Iterable[str]) -> list[str]:
+    """Names of works, with those of a group in place of the group's."""
+    names = []
+    for name in given:
+        names += GROUPS.get(name, [name])
+    return names
 
 
 def row_of(name: str, amount: Amount, options: BatchBench) -> dict[str, Any]:
@@ -133,7 +158,7 @@ def row_of(name: str, amount: Amount, options: BatchBench) -> dict[str, Any]:
         "jax_enable_compilation_cache",
         False,
     )  # first updates come without one
-    work = WORKS[name](amount)
+    work = _known()[name](amount)
     row = {
         "bench": "batch",
         "work": name,

@@ -48,6 +48,26 @@ def test_both_forms_of_a_work_are_the_same(name: str) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [name for name in driver.GROUPS["attention-forms"] if "64" in name]
+)
+def test_forms_of_attention_are_the_same_by_hand(name: str) -> None:
+    work = driver.GROUPS["attention-forms"][name](TINY)
+    batched = amp.vmap(
+        work.model,
+        work.spec,
+        params=work.params,
+    )
+    driver.require_same(
+        name,
+        work,
+        driver.mean_of(batched),
+        batched.pack(work.examples),
+    )
+
+
+@pytest.mark.nightly
 def test_works_that_differ_are_refused() -> None:
     work = driver.WORKS["chain"](Amount(0.001))
     batched = amp.vmap(

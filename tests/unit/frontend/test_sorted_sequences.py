@@ -133,7 +133,7 @@ def test_what_is_no_sequence_any_more_is_refused():
             ),
             lambda xs: xs.T,
         ):
-            with pytest.raises(GraphError, match="first axis of a sequence counts its elements"):
+            with pytest.raises(GraphError, match=r"first axis .*counts its elements"):
                 amp.vmap(
                     lambda p, s, f=flat: f(s["v"] * p["w"]),
                     SPEC,

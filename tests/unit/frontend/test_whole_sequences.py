@@ -556,15 +556,53 @@ def test_draws_and_products_of_all_pairs_are_told_how_to_be_written():
         return total(jax.random.normal(jax.random.key(0), s["x"].shape))
 
     def pairs(p, s):
-        return jnp.sum(s["x"] @ s["x"].T)
+        return jnp.sum(jnp.exp(s["x"] @ s["x"].T).T)
+
+    def columns(p, s):
+        return total(jax.nn.softmax(s["x"] @ s["x"].T, axis=0) @ s["x"])
 
     told = {
         drawn: r"got `random_bits` on a whole sequence.*jax.random.fold_in\(key, i\)",
         pairs: r"got `transpose` on a whole sequence.*amp.map\(lambda y: x @ y, ys\), xs\)",
+        columns: r"got `reduce_max` on a whole sequence.*swap the operands of the product",
     }
     for function, text in told.items():
         with pytest.raises(GraphError, match=text):
             amp.vmap(function, SPEC)(PARAMS, EXAMPLES)
+
+
+def test_sequences_leave_operations_of_jax_with_their_elements_in_front():
+    def turned(p, s):
+        return s["x"].T
+
+    def carried(p, s):
+        return jnp.sum(amp.fori_loop(s["k"], lambda i, xs: xs * p["b"][0], s["x"].T))
+
+    for function, where in (
+        (turned, "the model's result"),
+        (carried, r"test_whole_sequences.py:\d+"),
+    ):
+        text = (
+            where
+            + r".*: expected a sequence whose first axis counts its elements, got `float\d+\[2,n\]`"
+        )
+        with pytest.raises(GraphError, match=text):
+            amp.vmap(function, SPEC)(PARAMS, EXAMPLES)
+
+
+def test_axes_before_the_elements_stay_before_them():
+    """Arrays whose elements' axis is not the first: turned round, reshaped, summed, indexed, and put together with others."""
+
+    def model(p, s):
+        heads = jnp.stack([s["x"], 2 * s["x"] @ p["w"]])  # [2, t, 2]
+        heads = heads + jnp.arange(2.0)[:, None, None]
+        scaled = jax.nn.relu(jnp.moveaxis(heads, -1, 0))  # [2, 2, t]
+        flat = scaled.reshape(4, -1) * jnp.arange(s["x"].shape[0])
+        first = heads[0] + heads[-1]
+        first = first + jnp.sum(amp.map(jnp.sum, s["x"].T))
+        return jnp.sum(jnp.tanh(flat)) + jnp.sum(flat.T @ jnp.ones((4, 2)) * first) + flat.sum(1)[2]
+
+    agrees(model)
 
 
 def test_draws_and_products_of_all_pairs_as_they_are_told_to_be_written():
