@@ -31,6 +31,8 @@ COPIED = {
     "CONTRIBUTING.md": "contributing",
 }
 GLOSSARY = "reference/glossary.md"
+LINTER = re.compile(r" *# (?:noqa|type: ignore)\S*.*")
+"""What a notebook says to a linter, which is nothing for readers."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -109,6 +111,8 @@ def _notebook(source: Path, config: MkDocsConfig) -> dict[str, str | bytes]:
             "%s has not been executed as it is: AMPJAX_TESTS=nightly AMPJAX_NOTEBOOKS=build/notebooks pytest tests/docs/test_notebooks.py",
             source.name,
         )
+    for cell in notebook.cells:
+        cell.source = LINTER.sub("", cell.source)
     for_download = with_setup(notebook, config.extra["repository"])
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -128,7 +132,8 @@ def _notebook(source: Path, config: MkDocsConfig) -> dict[str, str | bytes]:
             .metadata.get("image/png", {})
             .get("width")
         )
-        size = f'{{ width="{width}" }}' if width else ""
+        fits = " .fits" if width and width <= 480 else ""  # readable, too, at the width of a phone
+        size = f'{{ width="{width}"{fits} }}' if width else ""
         text = text.replace(f"({name})", f"({source.stem}/{name}){size}")
     text = re.sub(r"\]\((\d\d_\w+)\.py\)", r"](\1.md)", text)
     text = below_title(text, _links(page, config))

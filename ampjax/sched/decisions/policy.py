@@ -3,7 +3,7 @@
 To add one of ours: a function with `@Ranked`, from a queue (`choosing/queue_views.py` says what it shows) to a rank, or a `Policy`; and
 
 * its name in `POLICIES` below, by which tests of the scheduler find it, and in the docstrings of `train/settings.py` and `experiments/common.py`;
-* as every public name, a place in `ampjax/__init__.py`, `docs/reference/training.md` and `tests/docs/test_exports.py`, and a row in
+* as every public name, a place in `ampjax/__init__.py`, `docs/reference/settings.md` and `tests/docs/test_exports.py`, and a row in
   `docs/concepts/asynchrony.md`; a test of its order in `tests/sched/test_policy.py`;
 * if it is to be compiled, a number in `sched/columns.py` and `choosing/policy_numbers.py`, and its order in `loops/choose.py`: in `rank`, or in
   `choose` if it lets workers wait. Without a number it is called as a user's policy is, which is right but slower.
