@@ -31,6 +31,15 @@ COPIED = {
     "CONTRIBUTING.md": "contributing",
 }
 GLOSSARY = "reference/glossary.md"
+SEARCH = {
+    "install.md": 4,
+    "guides": 4,
+    "gallery": 2,
+    "measurements": 0.5,
+    "project": 0.2,
+    "decisions": 0.2,
+}
+"""How much a page counts in the site's search, by its folder: pages that answer a question come first."""
 LINTER = re.compile(r" *# (?:noqa|type: ignore)\S*.*")
 """What a notebook says to a linter, which is nothing for readers."""
 
@@ -59,6 +68,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Any, config: MkDocsConfig, **_: Any) -> str:
     """Mends the links of decisions, and of the engine's details, to files that are no pages; puts in the version, and links to a page's notebook."""
     uri = page.file.src_uri
+    page.meta.setdefault("search", {"boost": SEARCH.get(uri.partition("/")[0], 1)})
     if has_programs(uri, markdown):
         markdown = below_title(markdown, _links(uri, config))
     markdown = markdown.replace("{{ version }}", _version())
