@@ -86,9 +86,7 @@ def test_a_notebook_has_the_programs_of_its_page(path):
 def test_a_page_links_to_its_notebook(repository, in_colab):
     module = page_notebooks()
     line = module.links("crf.ipynb", repository, "gh-pages", "gallery/crf.ipynb")
-    address = (
-        "colab.research.google.com/github/someone/ampjax/blob/gh-pages/gallery/crf.ipynb)"
-    )
+    address = "colab.research.google.com/github/someone/ampjax/blob/gh-pages/gallery/crf.ipynb)"
     assert "(crf.ipynb)" in line
     assert (address in line) == in_colab
     page = module.below_title("# A\n\ntext\n# B\n", line)

@@ -1000,7 +1000,10 @@ SIDES = "Mend `parent` and `side`."
             {"k": 1 << 40},
             f"instance 1, `['k']`: expected numbers that fit into int32, got int64 up to 1099511627776. {CAST}",
         ),
-        ({"w": ["a", "b"]}, f"instance 1, `['w']`: expected numbers that fit into int32, got …. {CAST}"),
+        (
+            {"w": ["a", "b"]},
+            f"instance 1, `['w']`: expected numbers that fit into int32, got …. {CAST}",
+        ),
         (
             {"w": 3},
             "instance 1, `['w']`: expected a sequence, as the spec says, got int. Give an array or a list.",

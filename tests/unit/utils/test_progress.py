@@ -44,10 +44,7 @@ def test_without_a_terminal_a_line_tells_how_far_the_compilations_are():
 
 
 def test_what_is_compiled_as_needed_may_be_less():
-    assert (
-        seen([2.0] * 4, AS_NEEDED)
-        == "compiling 3 of up to 120 kernels, at most 234 s left\n"
-    )
+    assert seen([2.0] * 4, AS_NEEDED) == "compiling 3 of up to 120 kernels, at most 234 s left\n"
 
 
 def test_passes_are_told_by_their_names():
