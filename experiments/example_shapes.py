@@ -121,7 +121,7 @@ def axes_without_frame(path: Path) -> Iterator[Any]:
 
 def node(
     axes: Any,
-    place: Place,
+    place: Sequence[float],
     colour: str = NODE,
 ) -> None:
     """A filled circle."""
@@ -131,7 +131,7 @@ def node(
 
 def text(
     axes: Any,
-    place: Place,
+    place: Sequence[float],
     words: str,
     colour: str = "black",
 ) -> None:
@@ -153,7 +153,7 @@ def arrow(
     colour: str = "#888888",
     style: str = "-|>",
 ) -> Any:
-    """An arrow between two places, which ends before the circles there; gives what was drawn."""
+    """An arrow between two places, from circle to circle."""
     shape = {
         "arrowstyle": style,
         "color": colour,

@@ -1,4 +1,4 @@
-"""The gallery's figures: `python -m experiments.gallery` runs the programs of its pages, and prints what they print and how fast they train."""
+"""The gallery's figures: `python -m experiments.gallery` runs the programs of its pages, and prints their results and rates."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ def main(folder: Path = Path("docs/gallery")) -> None:
     """
     print("| model | training examples a second | seconds in all | prints |")
     print("| --- | --- | --- | --- |")
-    for path in sorted(folder.glob("*.md")):
-        if path.name != "index.md":
-            print(figures(path), flush=True)
+    pages = sorted(folder.glob("*.md"))
+    for path in pages:
+        if path.name == "index.md":
+            continue
+        line = figures(path)
+        print(line, flush=True)
 
 
 def figures(path: Path) -> str:
@@ -41,12 +44,17 @@ def figures(path: Path) -> str:
     names: dict[str, Any] = {"__name__": "page"}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for program in PROGRAM.findall(text):
-            exec(compile(program, str(path), "exec"), names)
+            code = compile(program, str(path), "exec")
+            exec(code, names)
     seconds = perf_counter() - start
     history = names.get("history")
-    rate = "" if history is None else f"{history[-1].train_per_s:,.0f}"
-    title = text.partition("\n")[0].removeprefix("# ")
-    lines = "; ".join(printed.getvalue().strip().splitlines()[:2])
+    rate = ""
+    if history is not None:
+        rate = f"{history[-1].train_per_s:,.0f}"
+    title = text.splitlines()[0]
+    title = title.removeprefix("# ")
+    lines = printed.getvalue().splitlines()
+    lines = "; ".join(lines[:2])
     return f"| [{title}]({path.name}) | {rate} | {seconds:.0f} | {lines} |"
 
 

@@ -14,7 +14,7 @@ REPOSITORY = "https://github.com/someone/ampjax"
 
 
 def page_notebooks():
-    """The module of the site's hooks, which is no part of a package; it needs nbformat, which the ordinary run does without."""
+    """Loads the module, since the site's hooks are no package; nbformat is in the extra `dev` only."""
     path = DOCS / "page_notebooks.py"
     spec = importlib.util.spec_from_file_location("page_notebooks", path)
     module = importlib.util.module_from_spec(spec)
