@@ -13,6 +13,8 @@ import griffe
 
 EXAMPLE = re.compile(r"^>>> .*(?:\n(?!\n).+)*", re.MULTILINE)
 """A doctest: from its first prompt to the next empty line."""
+SIZE = re.compile(r"\s*\b(?:The class|It) has more than 15 methods[,:].*?\.(?=\s|$)", re.DOTALL)
+"""What a class says to the test of its size, which is nothing for readers."""
 
 
 class Reference(griffe.Extension):
@@ -22,7 +24,8 @@ class Reference(griffe.Extension):
         """Mends a package and all that is in it."""
         for thing in list(_within(pkg)):
             if thing.docstring is not None:
-                thing.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", thing.docstring.value)
+                text = SIZE.sub("", thing.docstring.value)
+                thing.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", text)
         for module in [pkg, *_submodules(pkg)]:
             exported = {
                 name: _exported(module, name)

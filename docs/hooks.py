@@ -20,6 +20,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
+from page_notebooks import below_title, has_programs, links, notebook_of, with_setup
 
 log = logging.getLogger("mkdocs.hooks.ampjax")
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,12 +31,28 @@ COPIED = {
     "CONTRIBUTING.md": "contributing",
 }
 GLOSSARY = "reference/glossary.md"
+SEARCH = {
+    "install.md": 4,
+    "guides": 4,
+    "gallery": 2,
+    "measurements": 0.5,
+    "project": 0.2,
+    "decisions": 0.2,
+}
+"""How much a page counts in the site's search, by its folder: pages that answer a question come first."""
+LINTER = re.compile(r" *# (?:noqa|type: ignore)\S*.*")
+"""What a notebook says to a linter, which is nothing for readers."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are made here."""
     for source in sorted((ROOT / "notebooks").glob("*.py")):
-        for uri, content in _notebook(source).items():
+        for uri, content in _notebook(source, config).items():
+            files.append(File.generated(config, uri, content=content))
+    for page in list(files.documentation_pages()):
+        if has_programs(page.src_uri, page.content_string):
+            uri = page.src_uri.removesuffix(".md") + ".ipynb"
+            content = notebook_of(page.content_string, config.extra["repository"])
             files.append(File.generated(config, uri, content=content))
     for name, page in COPIED.items():
         text = (ROOT / name).read_text(encoding="utf-8")
@@ -48,9 +65,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Mends the links of decisions, and of the engine's details, to files that are no pages; puts the version in."""
+def on_page_markdown(markdown: str, *, page: Any, config: MkDocsConfig, **_: Any) -> str:
+    """Mends the links of decisions, and of the engine's details, to files that are no pages; puts in the version, and links to a page's notebook."""
     uri = page.file.src_uri
+    page.meta.setdefault("search", {"boost": SEARCH.get(uri.partition("/")[0], 1)})
+    if has_programs(uri, markdown):
+        markdown = below_title(markdown, _links(uri, config))
     markdown = markdown.replace("{{ version }}", _version())
     mended = uri.startswith("decisions/") or uri == "engine.md"
     return _mend_links(markdown, posixpath.dirname(f"docs/{uri}"), uri) if mended else markdown
@@ -82,8 +102,14 @@ def _glossary() -> str:
     return _mend_links(f"# Glossary\n{words}", "", GLOSSARY)
 
 
-def _notebook(source: Path) -> dict[str, str | bytes]:
-    """A notebook's page and its pictures, by their place in the site."""
+def _links(uri: str, config: MkDocsConfig) -> str:
+    """The line with the links to a page's notebook, which stands beside the page."""
+    uri = uri.removesuffix(".md") + ".ipynb"
+    return links(posixpath.basename(uri), config.extra["repository"], config.remote_branch, uri)
+
+
+def _notebook(source: Path, config: MkDocsConfig) -> dict[str, str | bytes]:
+    """A notebook's page, its pictures, and the notebook itself, by their place in the site."""
     notebook, executed = jupytext.read(source), EXECUTED / f"{source.stem}.ipynb"
     written = nbformat.read(executed, as_version=4) if executed.exists() else None
     if written is not None and [c.source for c in written.cells] == [
@@ -95,6 +121,9 @@ def _notebook(source: Path) -> dict[str, str | bytes]:
             "%s has not been executed as it is: AMPJAX_TESTS=nightly AMPJAX_NOTEBOOKS=build/notebooks pytest tests/docs/test_notebooks.py",
             source.name,
         )
+    for cell in notebook.cells:
+        cell.source = LINTER.sub("", cell.source)
+    for_download = with_setup(notebook, config.extra["repository"])
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [
@@ -113,12 +142,15 @@ def _notebook(source: Path) -> dict[str, str | bytes]:
             .metadata.get("image/png", {})
             .get("width")
         )
-        size = f'{{ width="{width}" }}' if width else ""
+        fits = " .fits" if width and width <= 480 else ""  # readable, too, at the width of a phone
+        size = f'{{ width="{width}"{fits} }}' if width else ""
         text = text.replace(f"({name})", f"({source.stem}/{name}){size}")
     text = re.sub(r"\]\((\d\d_\w+)\.py\)", r"](\1.md)", text)
+    text = below_title(text, _links(page, config))
     text = f"---\nhide: [toc]\n---\n\n{text}"  # the code is wide
     return {
         page: text,
+        page.removesuffix(".md") + ".ipynb": for_download,
         **{f"tutorials/{source.stem}/{name}": data for name, data in pictures.items()},
     }
 

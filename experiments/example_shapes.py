@@ -39,17 +39,17 @@ def sentence(path: Path) -> None:
     """
     words = ("she", "met", "Ada", "in", "Turin")
     tags = ("", "", "person", "", "place")
-    with _axes(path) as axes:
+    with axes_without_frame(path) as axes:
         for i, (word, tag) in enumerate(zip(words, tags, strict=True)):
             state = (i, 1.0)
-            _text(axes, (i, 0.0), word)
-            _arrow(axes, (i, 0.0), state)
+            text(axes, (i, 0.0), word)
+            arrow(axes, (i, 0.0), state)
             if i:
-                _arrow(axes, (i - 1, 1.0), state, EDGE)
+                arrow(axes, (i - 1, 1.0), state, EDGE)
             if tag:
-                _arrow(axes, state, (i, 2.0))
-                _text(axes, (i, 2.0), tag)
-            _node(axes, state)
+                arrow(axes, state, (i, 2.0))
+                text(axes, (i, 2.0), tag)
+            node(axes, state)
 
 
 def tree(path: Path) -> None:
@@ -67,14 +67,14 @@ def tree(path: Path) -> None:
         middle: [leaves[1], low],
         root: [leaves[0], middle],
     }
-    with _axes(path) as axes:
+    with axes_without_frame(path) as axes:
         for word, (x, y) in zip(WORDS, leaves, strict=True):
-            _text(axes, (x, y - 0.55), word)
+            text(axes, (x, y - 0.55), word)
         for parent, children in branches.items():
             for child in children:
-                _arrow(axes, child, parent, EDGE)
+                arrow(axes, child, parent, EDGE)
         for place in (*leaves, *branches):
-            _node(axes, place)
+            node(axes, place)
 
 
 def molecule(path: Path) -> None:
@@ -93,16 +93,20 @@ def molecule(path: Path) -> None:
     edges: list[tuple[Place, Place]] = [(ring[0], right), (ring[3], left)]
     for i in range(6):
         edges.append((ring[i], ring[(i + 1) % 6]))
-    with _axes(path) as axes:
+    with axes_without_frame(path) as axes:
         for one, other in edges:
-            _arrow(axes, one, other, EDGE, "<|-|>")
+            arrow(axes, one, other, EDGE, "<|-|>")
         for place in (*ring, right, left):
-            _node(axes, place)
+            node(axes, place)
 
 
 @contextmanager
-def _axes(path: Path) -> Iterator[Any]:
-    """Axes without a frame, in a figure that is written at the end."""
+def axes_without_frame(path: Path) -> Iterator[Any]:
+    """Axes without a frame, in a figure that is written at the end.
+
+    Args:
+      path: The file.
+    """
     figure = Figure(figsize=(3.2, 1.9))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_aspect("equal")
@@ -115,16 +119,25 @@ def _axes(path: Path) -> Iterator[Any]:
         figure.savefig(path, metadata={"Date": None})
 
 
-def _node(axes: Any, place: Place) -> None:
+def node(
+    axes: Any,
+    place: Sequence[float],
+    colour: str = NODE,
+) -> None:
     """A filled circle."""
-    axes.add_patch(Circle(place, RADIUS, color=NODE, zorder=2))
+    axes.add_patch(Circle(place, RADIUS, color=colour, zorder=2))
     axes.autoscale_view()
 
 
-def _text(axes: Any, place: Place, text: str) -> None:
+def text(
+    axes: Any,
+    place: Sequence[float],
+    words: str,
+    colour: str = "black",
+) -> None:
     """A word."""
     x, y = place
-    axes.text(x, y, text, ha="center", va="center", fontsize=FONT)
+    axes.text(x, y, words, ha="center", va="center", fontsize=FONT, color=colour)
     # axes take their limits from what is plotted, not from texts
     axes.plot(
         [x - RADIUS, x + RADIUS],
@@ -133,14 +146,14 @@ def _text(axes: Any, place: Place, text: str) -> None:
     )
 
 
-def _arrow(
+def arrow(
     axes: Any,
     start: Sequence[float],
     end: Sequence[float],
     colour: str = "#888888",
     style: str = "-|>",
-) -> None:
-    """An arrow between two places, which ends before the circles there."""
+) -> Any:
+    """An arrow between two places, from circle to circle."""
     shape = {
         "arrowstyle": style,
         "color": colour,
@@ -148,5 +161,6 @@ def _arrow(
         "shrinkA": 11,
         "shrinkB": 11,
     }
-    axes.annotate("", xy=end, xytext=start, arrowprops=shape)
+    drawn = axes.annotate("", xy=end, xytext=start, arrowprops=shape)
     axes.plot(*zip(start, end, strict=True), alpha=0)
+    return drawn

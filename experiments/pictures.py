@@ -28,6 +28,7 @@ from experiments.common import start_up
 from experiments.data import list_reduction, sst
 from experiments.data.mnist import N_PIXELS, Batches, Digits
 from experiments.example_shapes import example_shapes
+from experiments.gallery_pictures import gallery_pictures
 from experiments.models.mlp import mlp
 from experiments.models.tree_lstm import Cells
 
@@ -59,6 +60,7 @@ def main(folder: Path = Path("docs/pictures")) -> None:
     on_hosts(folder / "hosts.png", folder / "traffic.png")
     in_lanes(folder / "lanes.png")
     example_shapes(folder)
+    gallery_pictures(folder)
 
 
 def schedules(path: Path) -> None:

@@ -172,7 +172,7 @@ assert np.mean(few_losses) < np.mean([float(rnn(params, example)) for example in
 # %% [markdown]
 # ## Asynchrony, seen
 #
-# The same scheduler also runs in *virtual time*, on a machine that you don't own: here a perceptron of four layers on four workers, each a device
+# The same scheduler also runs in *virtual time*, on a machine that you do not have: here a perceptron of four layers on four workers, each a device
 # of 10¹² operations a second. The charts are the paper's figure 1, on one time axis: forward orange, backward blue; the numbers are batches of examples.
 #
 # * Synchronous: one batch, then an update of every node. Three workers wait for the fourth.

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # A machine that you don't own
+# # A machine that you do not have
 #
 # What would a thousand devices do with your model? The scheduler of ampjax is a function from events to actions. On real devices asyncio tells it when a kernel is done. In a simulation a *cost
 # model* says how long each dispatch takes, and a clock of whole nanoseconds jumps from event to event. It is the same scheduler in both, so queues, joins, throttle and updates are the real ones; with numbers (then you learn

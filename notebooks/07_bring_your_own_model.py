@@ -15,7 +15,7 @@
 #
 # A model is a JAX function of the parameters and *one* example. What runs may depend on the example, and on what the model computes.
 #
-# Here is one that no array program likes: a classifier that **decides by itself how long to think**. A block refines a hidden state; if the classifier is sure enough, the example leaves, else
+# Here is one that is awkward with padded arrays: a classifier that **decides by itself how long to think**. A block refines a hidden state; if the classifier is sure enough, the example leaves, else
 # it goes round again. We write it, check it, train it, see where it thinks longer, make mistakes on purpose, and save it.
 
 # %%
@@ -289,7 +289,7 @@ told(
 )
 told("One operation with parameters of two nodes.", compiling(lambda p, s: (p["a"] @ p["b"]).sum()))
 told(
-    "A choice by parameters, without a word.",
+    "A choice that depends on parameters, without `amp.read`.",
     compiling(
         lambda p, s: amp.cond((amp.sum(s["xs"]) @ p["a"]).sum() > 0, lambda: 1.0, lambda: 2.0)
     ),

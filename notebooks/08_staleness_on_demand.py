@@ -217,4 +217,4 @@ figure
 # Nodes tell their optimizer each gradient's staleness as the same extra argument, so every remedy here works there unchanged: `amp.Trainer(graph, optax.chain(optax.adam(1e-3), scale_by_staleness()))`, or for one node
 # `amp.graphs.ppt(..., tx=...)`. And a node may be given `delayed(tx, 3)`: the delay then comes on top of what the node's gradients have anyway.
 #
-# The guide *Cure staleness* says what each costs, and `python -m experiments staleness` runs the whole leaderboard: more remedies, delays and workloads, three seeds.
+# The guide *Reduce staleness* says what each costs, and `python -m experiments staleness` runs the whole leaderboard: more remedies, delays and workloads, three seeds.

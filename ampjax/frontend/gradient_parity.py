@@ -184,7 +184,7 @@ def _verdict(
     report = [
         f"{found.form} agrees with jax.grad of `{name}`, {how}, in {seen}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.",
         table,
-        "Not looked at:",
+        "Not checked:",
         *(f"  {line}" for line in not_looked_at),
     ]
     return Verification(True, worst, "\n".join(report), not_looked_at)

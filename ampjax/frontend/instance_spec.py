@@ -223,7 +223,7 @@ class LeafSpec:
         if not self._fits(out):
             fix = "Cast the data, or change the spec."
             got = f"{out.dtype}" + (f" up to {abs(out).max()}" if out.dtype.kind in "iu" else "")
-            raise DataError(where, f"what {self.dtype} can hold", got, fix)
+            raise DataError(where, f"numbers that fit into {self.dtype}", got, fix)
         return out.astype(self.dtype, copy=False)
 
     def _fits(self, values: np.ndarray) -> bool:

@@ -121,7 +121,7 @@ def verify(
             account(settings, of_schedule, tolerance)
             for settings, of_schedule in zip(tried, differences, strict=True)
         ),
-        "Not looked at:",
+        "Not checked:",
         *(f"  {line}" for line in unseen),
     ]
     return Verification(worst <= tolerance, worst, "\n".join(report), unseen)

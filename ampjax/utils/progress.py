@@ -1,4 +1,4 @@
-"""Progress: a bar for each part of a run in a terminal or a notebook, now and then a line elsewhere."""
+"""Progress: a bar for each part of a run in a terminal or a notebook, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Reporter:
         total: int,
         compiled: Callable[[], int],
     ) -> Callable[..., None]:
-        """Counts steps, and prints a line now and then."""
+        """Counts steps, and prints a line every few seconds."""
         told_at = self._now()
         n_told = 0
         done = 0
@@ -220,5 +220,5 @@ def _so_far(
     if name == COMPILING:
         return f"compiling {done} of {total} kernels, about {left_s:.0f} s left"
     if name == AS_NEEDED:
-        return f"compiling {done} of at most {total} kernels, about {left_s:.0f} s left at most"
+        return f"compiling {done} of up to {total} kernels, at most {left_s:.0f} s left"
     return f"{name}: {done} of {total}, about {left_s:.0f} s left"

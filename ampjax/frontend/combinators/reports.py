@@ -27,7 +27,7 @@ from ampjax.jaxprs.primitives import shape_text
 def metric(name: str, value: Any, count: Any = 1.0) -> None:
     """Reports a number beside the loss; the trainer averages the number: the sum of values over the sum of counts.
 
-    A model that runs as it is tells nothing.
+    Does nothing when the model runs uncompiled.
 
     Args:
       name: The metric's name.
@@ -75,7 +75,7 @@ def metric(name: str, value: Any, count: Any = 1.0) -> None:
 def output(name: str, value: Any) -> None:
     """Reports a value that `Trainer.predict` returns: a row for each instance, or for each element of a sequence or inside `map`.
 
-    A model that runs as it is tells nothing.
+    Does nothing when the model runs uncompiled.
 
     Args:
       name: The output's name.

@@ -131,7 +131,7 @@ def in_users_words(keys: str) -> Iterator[None]:
         if isinstance(error, KeyError) and isinstance(error.args[0], str):
             fix = "Add it, or mend its name. A model takes the parameters first, then the example."
             raise GraphError(
-                _line(error.__traceback__), f"a key that is there ({keys})", f"{error}", fix
+                _line(error.__traceback__), f"one of the keys ({keys})", f"{error}", fix
             ) from None
         words = [word for word in _WORDS if word in str(error)]
         kind = next(

@@ -2,7 +2,7 @@
 
 To add one of ours: a function with `@Ranked`, from a queue (`choosing/queue_views.py` says what it shows) to a rank, or a `Policy`; and
 
-* its name in `POLICIES` below, by which users and tests of the scheduler find it, in `docs/reference/training.md`, and in a row of
+* its name in `POLICIES` below, by which users and tests of the scheduler find it, in `docs/reference/settings.md`, and in a row of
   `docs/concepts/asynchrony.md`; a test of its order in `tests/sched/test_policy.py`;
 * if it is to be compiled, a number in `sched/columns.py` and `choosing/policy_numbers.py`, and its order in `loops/choose.py`: in `rank`, or in
   `choose` if it lets workers wait. Without a number it is called as a user's policy is, which is right but slower.

@@ -555,7 +555,7 @@ def metric_shape(p, s):
 
 
 @mistake(
-    ", `key_missing`: expected a key that is there (parameters: 'a', 'c', 'e'; spec: 'w', 'x', 'u', 'ch', 'k', 'y', 't'), got 'label'. Add it, or mend its name. A model takes the parameters first, then the example."
+    ", `key_missing`: expected one of the keys (parameters: 'a', 'c', 'e'; spec: 'w', 'x', 'u', 'ch', 'k', 'y', 't'), got 'label'. Add it, or mend its name. A model takes the parameters first, then the example."
 )
 def key_missing(p, s):
     return loss(p["e"][s["label"]])  # <-
@@ -994,13 +994,16 @@ SIDES = "Mend `parent` and `side`."
         ),
         (
             {"w": [1.5, 2.0]},
-            f"instance 1, `['w']`: expected what int32 can hold, got float64. {CAST}",
+            f"instance 1, `['w']`: expected numbers that fit into int32, got float64. {CAST}",
         ),
         (
             {"k": 1 << 40},
-            f"instance 1, `['k']`: expected what int32 can hold, got int64 up to 1099511627776. {CAST}",
+            f"instance 1, `['k']`: expected numbers that fit into int32, got int64 up to 1099511627776. {CAST}",
         ),
-        ({"w": ["a", "b"]}, f"instance 1, `['w']`: expected what int32 can hold, got …. {CAST}"),
+        (
+            {"w": ["a", "b"]},
+            f"instance 1, `['w']`: expected numbers that fit into int32, got …. {CAST}",
+        ),
         (
             {"w": 3},
             "instance 1, `['w']`: expected a sequence, as the spec says, got int. Give an array or a list.",
