@@ -49,13 +49,12 @@ def draws(seed: int, version: int, row: int, size: int) -> np.ndarray:
 
 
 class PlainNarrow:
-    """Rows `[n, size]` on the grid, and the exponent of each row's scale."""
+    """Rows `[n, size]` on the grid."""
 
     def __init__(self, values: np.ndarray, row_dtype: str, seed: int = 0):
         self.row_dtype = row_dtype
         self.seed = seed
         self.rows = np.zeros(values.shape)
-        self.exponents = np.zeros(len(values), int)
         self.put(np.arange(len(values)), values)
 
     def put(self, ids: np.ndarray, values: np.ndarray) -> None:
@@ -65,17 +64,14 @@ class PlainNarrow:
             scaled = row / 2.0**exponent
             gap = gaps(self.row_dtype, np.abs(scaled))
             self.rows[i] = np.round(scaled / gap) * gap * 2.0**exponent
-            self.exponents[i] = exponent
 
     def update(self, ids: np.ndarray, values: np.ndarray, version: int) -> None:
-        """Rounds updated rows up or down at random; a scale that is twice as large as need be stays."""
+        """Rounds updated rows up or down at random."""
         for i, row in zip(ids, np.asarray(values, np.float64), strict=True):
             exponent = best_exponent(self.row_dtype, row)
-            exponent += self.exponents[i] == exponent + 1
             scaled = np.abs(row) / 2.0**exponent
             gap = gaps(self.row_dtype, scaled)
             share = scaled / gap - np.floor(scaled / gap)
             goes_up = share + draws(self.seed, version, int(i), len(row)) >= 1
             rounded = (np.floor(scaled / gap) + goes_up) * gap
             self.rows[i] = np.sign(row) * rounded * 2.0**exponent
-            self.exponents[i] = exponent

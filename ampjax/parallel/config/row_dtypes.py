@@ -42,7 +42,7 @@ def check_row_dtypes(setting: Any) -> None:
 
 
 def row_dtype_of(setting: RowDtypes, name: str) -> str | None:
-    """The dtype in which a table's rows are kept; None where they are kept as they are.
+    """The dtype in which a table stores its rows; None for the parameter's own.
 
     Args:
       setting: The setting, checked.

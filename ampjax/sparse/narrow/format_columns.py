@@ -1,4 +1,4 @@
-"""The places of a format's numbers in an array, as compiled loops read them."""
+"""The places of a format's numbers in the array for compiled loops."""
 
 from __future__ import annotations
 

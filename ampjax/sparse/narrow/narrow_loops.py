@@ -48,9 +48,12 @@ def draw_for_row(key, row_id):
       32 random bits, uint32.
     """
     bits = key + row_id * GOLDEN
-    bits = (bits ^ (bits >> ROW_SHIFTS[0])) * ROW_FACTORS[0]
-    bits = (bits ^ (bits >> ROW_SHIFTS[1])) * ROW_FACTORS[1]
-    return np.uint32((bits ^ (bits >> ROW_SHIFTS[2])) >> UPPER_HALF)
+    bits ^= bits >> ROW_SHIFTS[0]
+    bits *= ROW_FACTORS[0]
+    bits ^= bits >> ROW_SHIFTS[1]
+    bits *= ROW_FACTORS[1]
+    bits ^= bits >> ROW_SHIFTS[2]
+    return np.uint32(bits >> UPPER_HALF)
 
 
 @inlined
@@ -65,10 +68,14 @@ def draw_for_element(of_row, column):
       32 random bits, int64.
     """
     # Numba computes with 64 bits, of which the upper ones are taken away.
-    bits = np.uint32(of_row + np.uint32(column) * STEP)
-    bits = np.uint32((bits ^ (bits >> SHIFTS[0])) * FACTORS[0])
-    bits = np.uint32((bits ^ (bits >> SHIFTS[1])) * FACTORS[1])
-    return np.int64(bits ^ (bits >> SHIFTS[0]))
+    salt = np.uint32(column) * STEP
+    bits = np.uint32(of_row + salt)
+    bits ^= bits >> SHIFTS[0]
+    bits = np.uint32(bits * FACTORS[0])
+    bits ^= bits >> SHIFTS[1]
+    bits = np.uint32(bits * FACTORS[1])
+    bits ^= bits >> SHIFTS[0]
+    return np.int64(bits)
 
 
 @inlined
@@ -89,8 +96,8 @@ def fitting_exponent(largest, form):
 
 
 @entry
-def round_rows(bits, stored, places, row_ids, key, is_new, form):
-    """Rounds rows and stores them.
+def round_rows(bits, stored, places, row_ids, key, is_nearest, form):
+    """Rounds and stores rows.
 
     Args:
       bits: The rows, the bits of float32 numbers, `[n, size]`, int32.
@@ -98,7 +105,7 @@ def round_rows(bits, stored, places, row_ids, key, is_new, form):
       places: Which rows of `stored` these are, `[n]`, int64.
       row_ids: Their numbers in the table, `[n]`, uint64: which random numbers they get.
       key: Where the sequence of random numbers begins, uint64.
-      is_new: Whether the rows are new: to be rounded to the nearest numbers, with the best scale.
+      is_nearest: Whether each element is rounded to the nearest number, or up or down at random.
       form: The format.
     """
     kept = form[MANTISSA]
@@ -112,11 +119,6 @@ def round_rows(bits, stored, places, row_ids, key, is_new, form):
         for j in range(bits.shape[1]):
             largest = max(largest, bits[i, j] & np.int32(ABSOLUTE))
         exponent = fitting_exponent(np.int64(largest), form)
-        # A scale that is twice as large as it need be stays: to change it back and forth would
-        # round all elements anew.
-        old = np.int64(np.int8(stored[place, 0]))
-        if not is_new and old - 1 == exponent:
-            exponent = old
         stored[place, 0] = np.uint8(exponent & 0xFF)
         of_row = draw_for_row(key, row_ids[i])
         lowest = 127 + exponent + least
@@ -124,18 +126,24 @@ def round_rows(bits, stored, places, row_ids, key, is_new, form):
         for j in range(bits.shape[1]):
             number = np.int64(bits[i, j])
             biased = (number & ABSOLUTE) >> 23
-            mantissa = (number & FRACTION) + (np.int64(biased > 0) << 23)
+            is_normal = np.int64(biased > 0)
+            mantissa = (number & FRACTION) + (is_normal << 23)
             # Below the least exponent numbers are evenly spaced: there more bits are cut off.
             above = max(biased, 1) - lowest
             wanted = 23 - kept + max(-above, 0)
             cut = min(wanted, MOST_CUT)
-            mantissa = mantissa >> min(wanted - cut, 62)
+            beyond = min(wanted - cut, 62)
+            mantissa = mantissa >> beyond
             # What is added before they are cut off decides whether the absolute value goes up.
-            if is_new:
-                added = (1 << (cut - 1)) - 1 + ((mantissa >> cut) & 1)
+            if is_nearest:
+                half = 1 << (cut - 1)
+                is_odd = (mantissa >> cut) & 1
+                added = half - 1 + is_odd
             else:
-                added = (draw_for_element(of_row, j) << 8) >> (MOST_CUT - cut)
-            code = (max(above, 0) << kept) + ((mantissa + added) >> cut)
+                random = draw_for_element(of_row, j) << 8
+                added = random >> (MOST_CUT - cut)
+            code = (mantissa + added) >> cut
+            code += max(above, 0) << kept
             if (number < 0) & (code > 0):
                 code = of_negative + sign * code
             stored[place, 1 + j] = np.uint8(code)

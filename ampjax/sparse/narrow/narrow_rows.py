@@ -1,7 +1,7 @@
 """Rows in eight bits: an element is a code of one byte, and a row has a scale, a power of two.
 
 The scale is the smallest with which the row fits, as in the microscaling formats (MX) of the Open Compute Project, with a row as the block. It is stored as its
-exponent, in the byte before the row's codes. Read rows are float32, exactly: so a row that is read and stored again is the same, and with a new scale that is smaller, too.
+exponent, in the byte before the row's codes. Read rows are float32, exactly: so a row that is read and stored again is the same.
 Knows rows of numbers; nothing of tables or optimizers.
 """
 
@@ -14,8 +14,6 @@ from types import ModuleType
 
 import jax.numpy as jnp
 import numpy as np
-
-from ampjax.sparse.narrow import format_columns
 
 _MASK = (1 << 64) - 1
 
@@ -64,7 +62,8 @@ class NarrowRows:
     @property
     def array(self) -> tuple[tuple[int, ...], np.dtype]:
         """The shape and dtype of one stored row."""
-        return (1 + math.prod(self.shape),), np.dtype(np.uint8)
+        width = 1 + math.prod(self.shape)
+        return (width,), np.dtype(np.uint8)
 
     def stored(self, rows: np.ndarray) -> np.ndarray:
         """Rounds new rows to the nearest numbers.
@@ -75,10 +74,18 @@ class NarrowRows:
         Returns:
           `[n, 1 + size]`, uint8: the exponent of the scale as a signed byte, then codes.
         """
-        (width,), dtype = self.array
-        result = np.zeros((len(rows), width), dtype)
-        places = np.arange(len(rows))
-        self._round(result, places, rows, places, np.uint64(0), True)
+        shape, dtype = self.array
+        n = len(rows)
+        places = np.arange(n)
+        result = np.zeros((n, *shape), dtype)
+        self._round(
+            result,
+            places,
+            rows,
+            places,
+            0,
+            True,
+        )
         return result
 
     def read(self, stored: np.ndarray) -> np.ndarray:
@@ -90,8 +97,10 @@ class NarrowRows:
         Returns:
           `[n, *shape]`, float32.
         """
-        result = np.empty((len(stored), *self.shape), np.float32)
-        self.read_some(stored, np.arange(len(stored)), result)
+        n = len(stored)
+        places = np.arange(n)
+        result = np.empty((n, *self.shape), np.float32)
+        self.read_some(stored, places, result)
         return result
 
     def read_some(
@@ -112,7 +121,7 @@ class NarrowRows:
             places.astype(np.int64, copy=False),
             _values(self.row_dtype),
             _powers(),
-            out.reshape(len(places), math.prod(self.shape)),
+            _flat(out),
         )
 
     def update(
@@ -132,8 +141,15 @@ class NarrowRows:
           row_ids: `[n]`, their numbers in the table. The random numbers follow from these, the version and the seed.
           version: The number of the update.
         """
-        key = _mixed(_mixed(self.seed) ^ version)
-        self._round(stored, places, rows, row_ids, np.uint64(key), False)
+        key = _mixed(self.seed) ^ version
+        self._round(
+            stored,
+            places,
+            rows,
+            row_ids,
+            _mixed(key),
+            False,
+        )
 
     def _round(
         self,
@@ -141,17 +157,18 @@ class NarrowRows:
         places: np.ndarray,
         rows: np.ndarray,
         row_ids: np.ndarray,
-        key: np.uint64,
-        is_new: bool,
+        key: int,
+        is_nearest: bool,
     ) -> None:
         wide = np.ascontiguousarray(rows, np.float32)
+        bits = _flat(wide).view(np.int32)
         _loops().round_rows(
-            wide.reshape(len(rows), math.prod(self.shape)).view(np.int32),
+            bits,
             stored,
             places.astype(np.int64, copy=False),
             row_ids.astype(np.uint64),
-            key,
-            is_new,
+            np.uint64(key),
+            is_nearest,
             self._form,
         )
 
@@ -165,15 +182,26 @@ def _values(row_dtype: str) -> np.ndarray:
     """The number of each code, `[256]`, float32; none where codes are the numbers."""
     if row_dtype == "int8":
         return np.zeros(0, np.float32)
-    codes = np.arange(256).astype(np.uint8)
-    return codes.view(jnp.dtype(row_dtype)).astype(np.float32)
+    codes = np.arange(256)
+    small = codes.astype(np.uint8)
+    numbers = small.view(jnp.dtype(row_dtype))
+    return numbers.astype(np.float32)
 
 
 @lru_cache(maxsize=1)
 def _powers() -> np.ndarray:
     """The scale of each exponent, as an unsigned byte, `[256]`, float32."""
-    exponents = np.arange(256).astype(np.uint8).view(np.int8)
-    return np.ldexp(np.ones(256, np.float32), exponents.astype(np.int32))
+    small = np.arange(256).astype(np.uint8)
+    exponents = small.view(np.int8)
+    ones = np.ones(256, np.float32)
+    return np.ldexp(ones, exponents.astype(np.int32))
+
+
+def _flat(rows: np.ndarray) -> np.ndarray:
+    """Rows `[n, *shape]` as vectors `[n, size]`, a view."""
+    n = len(rows)
+    size = math.prod(rows.shape[1:])
+    return rows.reshape(n, size)
 
 
 def _mixed(number: int) -> int:

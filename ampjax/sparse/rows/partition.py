@@ -35,7 +35,7 @@ class Partition:
 
     Attributes:
       types: What rows and their state are to those who read and update them.
-      arrays: Rows as they are kept, and their states, `[n_rows, ...]` each.
+      arrays: Rows in stored form, and their states, `[n_rows, ...]` each.
       changed: `[n_rows]`: which rows have been written since changes are noted; None where they are not.
     """
 
@@ -49,7 +49,10 @@ class Partition:
         narrow: NarrowRows | None = None,
         n_partitions: int = 1,
     ):
-        arrays = types.arrays if narrow is None else [narrow.array, *types.arrays[1:]]
+        if narrow is None:
+            arrays = types.arrays
+        else:
+            arrays = [narrow.array, *types.arrays[1:]]
         files = [folder and folder / f"{index}-{i}.rows" for i in range(len(arrays))]
         self.index = index
         self.n_rows = n_rows
@@ -68,7 +71,7 @@ class Partition:
 
     @property
     def everything(self) -> list[np.ndarray]:
-        """All arrays, to be read or filled: parameters as they are kept, states, and the number of updates that each row has seen."""
+        """All arrays, to be read or filled: parameters in stored form, states, and counts of updates seen by row."""
         return self.arrays + ([] if self.seen is None else [self.seen])
 
     def read(
@@ -136,9 +139,20 @@ class Partition:
         if self._narrow is None:
             self.put(local, new, version)
             return
-        row_ids = local.astype(np.int64) * self._n_partitions + self.index
-        self._narrow.update(self.arrays[0], local, new[0], row_ids, version)
-        self._put_arrays(local, self.arrays[1:], new[1:], version)
+        places = local.astype(np.int64)
+        self._narrow.update(
+            self.arrays[0],
+            places,
+            new[0],
+            places * self._n_partitions + self.index,
+            version,
+        )
+        self._put_arrays(
+            local,
+            self.arrays[1:],
+            new[1:],
+            version,
+        )
 
     def put(
         self,
@@ -150,10 +164,15 @@ class Partition:
 
         Args:
           local: `[n]`, the rows.
-          new: Parameters as they are kept, then states, `[n, ...]` each.
+          new: Parameters in stored form, then states, `[n, ...]` each.
           version: How many updates they have seen now.
         """
-        self._put_arrays(local, self.arrays, new, version)
+        self._put_arrays(
+            local,
+            self.arrays,
+            new,
+            version,
+        )
 
     def _put_arrays(
         self,
@@ -201,7 +220,8 @@ class Selection:
         for shape, dtype in self.parts[0][0].types.arrays:
             result.append(aligned_empty((size, *shape), dtype))
         for (part, local), start, end in zip(self.parts, [0, *self.ends], self.ends, strict=False):
-            part.take(local, [rows[start:end] for rows in result])
+            own = [rows[start:end] for rows in result]
+            part.take(local, own)
         for rows in result:
             rows[len(self) :] = rows[len(self) - 1]
         return result
@@ -218,7 +238,8 @@ class Selection:
           version: How many updates they have seen now.
         """
         for (part, local), start, end in zip(self.parts, [0, *self.ends], self.ends, strict=False):
-            part.update(local, [rows[start:end] for rows in new], version)
+            own = [rows[start:end] for rows in new]
+            part.update(local, own, version)
 
     def seen(self) -> np.ndarray | None:
         """The number of updates that each row has seen, `[len(self)]`; None where rows don't catch up."""

@@ -352,7 +352,7 @@ class ServerPart:
           n_arrays: How many arrays; None for all.
 
         Returns:
-          By partition parameters as they are kept, states and counts: views.
+          By partition parameters in stored form, states and counts: views.
         """
         result = {}
         for p, part in self._partitions.items():
@@ -399,7 +399,7 @@ class ServerPart:
           n_arrays: How many arrays of each.
 
         Returns:
-          By partition the rows' numbers in the table, `[n]`, and copies of their parameters, as they are kept, and states.
+          By partition the rows' numbers in the table, `[n]`, and copies of their parameters, in stored form, and states.
         """
         result = {}
         for p, part in self._partitions.items():
@@ -414,7 +414,7 @@ class ServerPart:
         """Replaces some rows of some partitions; new rows have missed no update.
 
         Args:
-          work: By partition the numbers of its rows, `[n]`, each once, and their parameters, as they are kept, and states, `[n, ...]` each.
+          work: By partition the numbers of its rows, `[n]`, each once, and their parameters, in stored form, and states, `[n, ...]` each.
         """
         for p, (local, arrays) in work.items():
             self._partitions[p].put(local, arrays, self._history.version)
@@ -429,7 +429,7 @@ class ServerPart:
 
 
 def _require_finite(layout: PartitionLayout, rows: Selection, new: np.ndarray) -> None:
-    """Checks new rows, padded, where gradients were not checked, or rows can't hold what is not finite."""
+    """Checks new rows, padded, where gradients were not checked, or rows have no code for infinity."""
     start = 0
     for part, local in rows.parts:
         own = new[start : start + len(local)]

@@ -1,4 +1,4 @@
-"""The rows of a saved table in the form in which another table keeps them."""
+"""The rows of a saved table in another table's form."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ampjax.sparse.rows.row_blocks import Block
 
 @dataclass(frozen=True)
 class SavedForm:
-    """The form in which a saved table's rows are, and the one in which a table keeps them.
+    """The form of a saved table's rows, and of the rows of a table to be filled.
 
     Args:
       row_dtype: The dtype of rows in the files.
-      kept: How the table keeps them in eight bits; None where it keeps them as they are.
+      kept: The table's form in eight bits; None where it stores float32.
       types: What rows and their state are.
     """
 
@@ -35,8 +35,12 @@ class SavedForm:
 
     @property
     def is_kept(self) -> bool:
-        """Tells whether the table keeps rows as they are in the files; they then need not be rounded anew."""
-        return self._narrow is not None and self.row_dtype == (self.kept and self.kept.row_dtype)
+        """Tells whether the table stores rows in the files' form, so that no row is rounded anew."""
+        if self._narrow is None:
+            return False
+        if self.kept is None:
+            return False
+        return self.kept.row_dtype == self.row_dtype
 
     def blocks(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yields blocks of the files' rows for `Shards.fill(stored=is_kept)`.
@@ -45,7 +49,8 @@ class SavedForm:
           blocks: The files' rows.
         """
         for start, arrays in blocks:
-            yield start, list(self.rows(arrays))
+            rows = self.rows(arrays)
+            yield start, list(rows)
 
     def rows(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Some of the files' rows for `Shards.assign(stored=is_kept)`.
@@ -55,7 +60,9 @@ class SavedForm:
         """
         if self._narrow is None or self.is_kept:
             return arrays
-        return [self._narrow.read(np.asarray(arrays[0])), *arrays[1:]]
+        stored = np.asarray(arrays[0])
+        rows = self._narrow.read(stored)
+        return [rows, *arrays[1:]]
 
     @property
     def _narrow(self) -> NarrowRows | None:

@@ -229,7 +229,7 @@ class Table:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows, as they are kept, and of their optimizer state."""
+        """Bytes of the rows, in stored form, and of the optimizer state."""
         of_row = 0
         for shape, dtype in self._shards.stored_arrays:
             of_row += row_blocks.row_bytes(shape, dtype)
@@ -962,7 +962,7 @@ def _are_facts(
     saved: Mapping[str, Any],
     facts: Mapping[str, Any],
 ) -> bool:
-    """Tells whether a saved table has the facts of another, in whatever bits both keep rows of one dtype."""
+    """Tells whether a saved table has the facts of another; rows in eight bits count as float32."""
     there = {name: saved.get(name) for name in facts}
     read = parameter_dtype(str(there["dtype"]))
     return read == parameter_dtype(facts["dtype"]) and there | {"dtype": facts["dtype"]} == facts

@@ -26,7 +26,7 @@ from ampjax.sparse.rows.server_part import PartSettings, ServerNeeds
 from ampjax.sparse.rows.shared_history import SharedHistory
 from ampjax.sparse.servers.all_servers import Servers, unique_numbers
 from ampjax.sparse.table.row_client import RowClient, SplitPlace
-from ampjax.sparse.table.shared_folder import SharedFolder
+from ampjax.sparse.table.shared_folder import SharedFolder, needing_rights
 from ampjax.sparse.table.table_settings import TableSettings
 
 
@@ -177,7 +177,7 @@ class Shards:
 
     @property
     def stored_arrays(self) -> list[tuple[tuple[int, ...], np.dtype]]:
-        """The shape of one row and the dtype of each array that servers keep: parameters as they are kept, then states."""
+        """The shape of one row and the dtype of each array at servers: parameters in stored form, then states."""
         arrays = self.connection.rule.types.arrays
         if self._narrow is None:
             return arrays
@@ -194,7 +194,7 @@ class Shards:
         Args:
           rows: All rows in order. Blocks from outside lack the last array, how many updates each row has seen; those counts stay as they
             are.
-          stored: Whether parameters come as they are kept.
+          stored: Whether parameters come in stored form.
 
         Raises:
           TableError: If this process only reads.
@@ -228,7 +228,7 @@ class Shards:
         Args:
           ids: `[n]`, each once, int64.
           arrays: Their parameters, then their states, `[n, ...]` each.
-          stored: Whether parameters come as they are kept.
+          stored: Whether parameters come in stored form.
         """
         if not stored:
             arrays = self._as_stored(arrays)
@@ -242,7 +242,7 @@ class Shards:
             self.ask({server: ("assign", rows) for server, rows in by_server.items()})
 
     def _as_stored(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """Rows and their states with parameters as they are kept."""
+        """Rows and states with parameters in stored form."""
         if self._narrow is None:
             return arrays
         return [self._narrow.stored(arrays[0]), *arrays[1:]]
@@ -265,7 +265,7 @@ class Shards:
           n_arrays: How many arrays of each row.
 
         Returns:
-          For each block its number of rows before, and arrays `[n, ...]`: the rows' numbers, counted from `first`; parameters as they are kept;
+          For each block its number of rows before, and arrays `[n, ...]`: the rows' numbers, counted from `first`; parameters in stored form;
             states.
         """
         shape, dtype = self.connection.rule.types.arrays[0]
@@ -306,7 +306,7 @@ class Shards:
           first: The first row.
           end: The row after the last; None for all.
           n_arrays: How many of their arrays: 1 for parameters alone; None for all.
-          stored: Whether parameters are given as they are kept.
+          stored: Whether parameters are given in stored form.
         """
         types = self.stored_arrays
         arrays = (types + ([((), np.dtype(np.int64))] if self._has_counts else []))[:n_arrays]
@@ -412,7 +412,8 @@ def _own_folder(folder: str | Path | None) -> tempfile.TemporaryDirectory[str] |
     """Makes a new folder for mapped files, removed together with its owner."""
     if folder is None:
         return None
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return tempfile.TemporaryDirectory(
-        prefix="table-", dir=Path(folder).absolute(), ignore_cleanup_errors=True
-    )
+    with needing_rights(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(
+            prefix="table-", dir=Path(folder).absolute(), ignore_cleanup_errors=True
+        )

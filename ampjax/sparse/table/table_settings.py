@@ -107,7 +107,7 @@ class TableSettings:
         return max(self.servers, default=0) + 1
 
     def narrow(self, shape: tuple[int, ...]) -> NarrowRows | None:
-        """The form of rows in eight bits; None where rows are kept as they are.
+        """The form of rows in eight bits; None where rows have their own dtype.
 
         Args:
           shape: The shape of one row.
