@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,7 +48,7 @@ class RecommenderBench:
       scale: The tables' rows are divided by this, for a quick look.
       replicas: Devices of ours; the batch is cut between them.
       turns: Turns of each program.
-      steps: Steps of a turn.
+      steps: Steps of a turn, each on a batch of its own.
       json: File to which a JSON object for each program is appended.
     """
 
@@ -173,7 +174,7 @@ def _compare(
         programs = _stacked(sizes, options)
     else:
         programs = _dlrm(sizes, options, console)
-    timings = Turns(programs, batches(sizes, 16)).run(
+    timings = Turns(programs, batches(sizes, options.steps)).run(
         options.turns,
         options.steps,
     )
@@ -223,7 +224,7 @@ def _layers(
     widths: Sequence[int],
 ) -> list[list[np.ndarray]]:
     layers = []
-    for start, end in zip(widths, widths[1:], strict=False):
+    for start, end in pairwise(widths):
         weight = rng.normal(0, start**-0.5, (start, end)).astype(np.float32)
         layers.append([weight, np.zeros(end, np.float32)])
     return layers
