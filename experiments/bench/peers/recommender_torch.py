@@ -101,4 +101,4 @@ class RecommenderTorch:
         return x
 
     def wait(self) -> None:
-        """Returns at once: torch's steps end when they return."""
+        """Returns at once: a step of torch has ended when the call returns."""

@@ -79,7 +79,7 @@ def test_values_and_gradients_are_those_of_loops(mode):
 )
 @settings(max_examples=examples(24), deadline=None)
 def test_values_and_gradients_are_those_of_torch(mode, lengths, seed):
-    """Sparse gradients where torch has them: maxima are dense there."""
+    """Sparse gradients but for maxima, of which torch's are dense."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `bench`)")
     rng = np.random.default_rng(seed)
     n = sum(lengths)

@@ -183,7 +183,7 @@ def test_bytes_are_those_of_its_arrays(row_dtype, tmp_path, monkeypatch):
 
 
 def test_a_saved_table_is_loaded_in_other_bits(tmp_path):
-    """As float32 to the bit, in other eight bits to the nearest; and what was saved as float32 is rounded."""
+    """As float32 to the bit, in other eight bits to the nearest; saved float32 is rounded."""
     tx = optax.adagrad(0.1)
     table = Table(VALUES, tx, row_dtype="int8")
     table.push(np.arange(5), np.ones((5, 3), np.float32))

@@ -619,7 +619,7 @@ def without_rights(folder):
 
 @pytest.fixture
 def open_folder():
-    """A folder that anybody finds, as those of pytest are their maker's."""
+    """A folder for anybody, as pytest's folders are their maker's."""
     with tempfile.TemporaryDirectory() as path:
         Path(path).chmod(0o755)
         yield Path(path)
