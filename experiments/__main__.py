@@ -106,6 +106,8 @@ COMMANDS: Mapping[str, Command] = {
     "bench workers": Command("bench.workers", "WorkersBench"),
     "bench hosts": Command("bench.hosts", "HostsBench"),
     "bench parallax": Command("bench.parallax", "ParallaxBench"),
+    "bench recommender": Command("bench.recommender", "RecommenderBench"),
+    "bench row-dtypes": Command("bench.row_dtypes", "RowDtypesBench"),
     "bench wire": Command("bench.wire", "WireBench"),
     "bench simulate": Command("bench.simulate", "SimulateOptions"),
     "bench control": Command("bench.control", "ControlOptions"),

@@ -30,6 +30,7 @@ from ampjax.parallel.checkpoints.checkpoint_chain import base_facts, chain_of
 from ampjax.parallel.config.leaf_paths import by_path, names, readable
 from ampjax.parallel.planning.saved_tables import SavedTables
 from ampjax.sparse.detection.row_axes import LEADING, from_table, table_shape, to_table
+from ampjax.sparse.narrow.narrow_rows import parameter_dtype
 from ampjax.sparse.table import leftovers, table_files
 from ampjax.sparse.table.sharded_table import Table
 from ampjax.sparse.table.table_parts import TablePart
@@ -615,7 +616,8 @@ def _check_dtypes(
     wanted |= tables
     dtypes = {path: dtype for path, dtype, _ in facts["leaves"]}
     for number, path in enumerate(facts["tables"]):
-        dtypes[path] = table_files.read_manifest(folder / _table(number), dtype=str)["dtype"]
+        kept = table_files.read_manifest(folder / _table(number), dtype=str)["dtype"]
+        dtypes[path] = parameter_dtype(kept)
     for path, dtype in wanted.items():
         if dtypes.get(path, str(dtype)) != str(dtype):
             fix = (

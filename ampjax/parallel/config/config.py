@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ampjax.errors import SettingsError
+from ampjax.parallel.config.row_dtypes import RowDtypes, check_row_dtypes
 from ampjax.sparse.table.table_or_dense import ALPHA_THRESHOLD, WHAT_ALPHA_DOES
 from ampjax.sparse.table.table_sharing import TableSharing
 from ampjax.utils.setting_checks import above_zero, at_least, one_interval, one_of
@@ -113,6 +114,10 @@ class ParallaxConfig:
       table_mode: `faithful`: rows that a step does not touch still follow the optimizer (momentum, Adam), so training equals
         the dense program; a step costs an update of all rows, which are made in turn. `lazy`: they stay as they are, and cost nothing.
       wire_dtype: The dtype in which rows and their gradients travel: `float32` or `bfloat16`.
+      row_dtype: How tables keep float32 rows in eight bits, with a scale for each row: `int8`, `float8_e4m3fn` or `float8_e5m2`, for all tables or
+        by pattern (see `partitioner`; the first one that fits counts). Rows are read and updated as float32, and rounded at random, so that small
+        updates count in the mean. `runner.params` and `runner.export` give float32. With optimizers that move rows without a gradient
+        `table_mode="lazy"` is needed. None: rows stay as they are.
       folder: The folder for tables as memory-mapped files; None keeps them in memory.
       table_sharing: How runners in several processes of this machine share the tables in `folder`, each of which has a folder there. Each runner
         trains on its own batches and keeps its own dense variables; the first one writes the tables' rows, the others go on with those that are
@@ -129,7 +134,7 @@ class ParallaxConfig:
         that both losses are equal: it takes a mean over examples, and what it divides by is the same for all replicas. `runner.explain()`
         shows the first batch's losses, and what is proved.
       checkpoint: When and where to save; None leaves it to `runner.save`.
-      seed: The seed of `runner.keys`, the replicas' random keys.
+      seed: The seed of `runner.keys`, the replicas' random keys, and of the random numbers by which rows in eight bits are rounded.
 
     Raises:
       SettingsError: If a setting is out of its range, or two settings exclude each other.
@@ -151,6 +156,7 @@ class ParallaxConfig:
     keep_dense: tuple[str, ...] = ()
     table_mode: str = "faithful"
     wire_dtype: str = "float32"
+    row_dtype: RowDtypes = None
     folder: str | Path | None = None
     table_sharing: TableSharing | None = None
     server_processes: bool = False
@@ -166,6 +172,7 @@ class ParallaxConfig:
         one_of("table_mode", self.table_mode, ("faithful", "lazy"))
         one_of("check_equivalence", self.check_equivalence, CHECKS)
         one_of("wire_dtype", self.wire_dtype, ("float32", "bfloat16"))
+        check_row_dtypes(self.row_dtype)
         for name in _SWITCHES:
             _instance(name, getattr(self, name), bool)
         at_least("max_staleness", self.max_staleness, 0)

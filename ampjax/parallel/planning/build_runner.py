@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from ampjax.optim.row_rule import RowRule
 from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import names, readable
+from ampjax.parallel.config.row_dtypes import row_dtype_of
 from ampjax.parallel.homes.all_homes import VariableHomes, naming_variable
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.homes.dense_homes import DenseAtServers, DenseHome, DenseOnDevices
@@ -250,10 +252,11 @@ def _row_home(
         n = plan.partitions[path]
         tables = []
         for server in servers:
-            tables.append(_table(setup, path, rule, values, n, in_turn(server, n)))
+            tables.append(_table(setup, plan, path, rule, values, n, in_turn(server, n)))
         return RowsOnEveryMachine(path, tables, resources, setup.wire, servers)
     table = _table(
         setup,
+        plan,
         path,
         rule,
         values,
@@ -267,6 +270,7 @@ def _row_home(
 
 def _table(
     setup: RunnerSetup,
+    plan: VariablePlan,
     path: str,
     rule: RowRule,
     values: Any,
@@ -274,13 +278,19 @@ def _table(
     servers: Any,
 ) -> Table:
     config = setup.config
+    # Those in one stack keep their rows alike.
+    first = names(plan.program.params)[plan.program.members[path][0]]
+    row_dtype = row_dtype_of(config.row_dtype, first)
     wire_dtype = jnp.dtype(config.wire_dtype) if config.wire_dtype != "float32" else None
     settings = {
         "mode": config.table_mode,
         "wire_dtype": wire_dtype,
         "folder": config.folder,
         "processes": setup.processes,
+        "row_dtype": row_dtype,
     }
+    if row_dtype is not None:  # each table has random numbers of its own
+        settings["rounding_seed"] = zlib.crc32(first.encode(), config.seed % 2**32)
     if config.table_sharing is not None:
         assert config.folder is not None  # as settings say
         settings |= {

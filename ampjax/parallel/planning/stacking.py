@@ -17,6 +17,7 @@ from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import names, readable
 from ampjax.parallel.config.partitioner import PartitionGroup
+from ampjax.parallel.config.row_dtypes import row_dtype_of
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.sparse.detection.detect import Analysis
 from ampjax.sparse.detection.row_axes import table_shape
@@ -83,13 +84,15 @@ def split_and_stack(
       SettingsError: If `tx` is no optax transform.
     """
     kinds = _kinds(analysis, program.axes)
+    text = names(params)
     readings = Readings(program, config.boundary_between_workers_and_servers)
     for group, n_partitions in groups.items():
         # Tables of fewer partitions than there are servers are spread over servers one by one.
         is_spread = config.run_option == "ar" or n_partitions >= len(resources.servers)
         for path in group.paths:
             apart = group.label if is_spread else path
-            kinds[path] = kinds[path], apart, readings.of_variable(path, batch)
+            kept = row_dtype_of(config.row_dtype, text[path])
+            kinds[path] = kinds[path], kept, apart, readings.of_variable(path, batch)
     return split_optimizer(tx, program, params, kinds, config.check_finite)
 
 

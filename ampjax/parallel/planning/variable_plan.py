@@ -22,6 +22,7 @@ from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import matches, names
 from ampjax.parallel.config.partitioner import Partitioner, PartitionGroup, group_variables
+from ampjax.parallel.config.row_dtypes import check_patterns_of, row_dtype_of
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.homes.row_homes import row_bytes
 from ampjax.parallel.planning.saved_tables import AS_SAVED, SavedTables
@@ -131,6 +132,7 @@ def plan_variables(
     analysis = _analysis(traced, loss_fn, params, parts[0], mapped)
     text = names(params)
     _check_patterns(config.keep_dense, text)
+    check_patterns_of(config.row_dtype, text.values())
     sparse = {}
     for v in analysis:
         if v.sparse and _may_be_table(v, text, config):
@@ -231,13 +233,23 @@ def _plan(
     partitions = {}
     for name, paths in program.members.items():
         partitions[name] = of_paths[paths[0]]
+    choice = {}
+    for v in analysis:
+        choice[v.path] = _choice(
+            v,
+            tables,
+            homes,
+            config,
+            saved is not None,
+            row_dtype_of(config.row_dtype, text[v.path]),
+        )
     return VariablePlan(
         analysis=analysis,
         program=program,
         split=split,
         has_aux=program.split_loss(program.batch).traced.has_aux,
         alpha=alpha,
-        choice={v.path: _choice(v, tables, homes, config, saved is not None) for v in analysis},
+        choice=choice,
         groups=groups,
         partitions=partitions,
         servers=_servers(analysis, program, partitions, resources, config),
@@ -433,11 +445,14 @@ def _choice(
     homes: Mapping[str, TableOrDense],
     config: ParallaxConfig,
     is_continued: bool,
+    kept: str | None,
 ) -> str:
     path = variable.path
     home = "server" if config.dense_at_servers else "allreduce"
     if path in tables:
         home = "table on every machine" if config.run_option == "ar" else "table at servers"
+        if kept is not None:
+            home = f"{home}, rows in {kept}"
     if is_continued and path in homes and homes[path].is_table != (path in tables):
         return f"{home}: {AS_SAVED}"
     if path in tables:

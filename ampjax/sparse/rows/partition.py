@@ -1,7 +1,8 @@
 """One partition of a table: its rows and their optimizer state, as NumPy arrays in host memory or in mapped files.
 
 Knows its rows by their numbers within the partition. What has been checked and merged comes in; it does not know the table,
-other partitions, or servers. `Selection` is rows of several partitions that are worked on together.
+other partitions, or servers. `Selection` is rows of several partitions that are worked on together. Rows that are kept in eight bits
+are read and updated as float32.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ampjax.optim.row_rule import RowTypes
+from ampjax.sparse.narrow.narrow_rows import NarrowRows
 from ampjax.sparse.rows.aligned_arrays import aligned_empty
 from ampjax.sparse.rows.byte_counts import Columns, cut
 
@@ -28,8 +30,12 @@ class Partition:
       types: What they and their state are.
       seen: Updates that its rows have seen so far; None where rows that are left out of updates need not catch up.
       folder: Where its arrays are mapped files, of which those that are there are opened as they are; None for ordinary memory.
+      narrow: How rows are kept in eight bits; None where they are kept as they are.
+      n_partitions: Partitions of the table, by which rows' numbers in it are known.
 
     Attributes:
+      types: What rows and their state are to those who read and update them.
+      arrays: Rows in stored form, and their states, `[n_rows, ...]` each.
       changed: `[n_rows]`: which rows have been written since changes are noted; None where they are not.
     """
 
@@ -40,11 +46,19 @@ class Partition:
         types: RowTypes,
         seen: int | None,
         folder: Path | None = None,
+        narrow: NarrowRows | None = None,
+        n_partitions: int = 1,
     ):
-        arrays = types.arrays
+        if narrow is None:
+            arrays = types.arrays
+        else:
+            arrays = [narrow.array, *types.arrays[1:]]
         files = [folder and folder / f"{index}-{i}.rows" for i in range(len(arrays))]
         self.index = index
         self.n_rows = n_rows
+        self.types = types
+        self._narrow = narrow
+        self._n_partitions = n_partitions
         result = []
         for f, (shape, dtype) in zip(files, arrays, strict=True):
             result.append(_allocate(f, (n_rows, *shape), dtype))
@@ -57,7 +71,7 @@ class Partition:
 
     @property
     def everything(self) -> list[np.ndarray]:
-        """All arrays, to be read or filled: parameters, states, and the number of updates that each row has seen."""
+        """All arrays, to be read or filled: parameters in stored form, states, and counts of updates seen by row."""
         return self.arrays + ([] if self.seen is None else [self.seen])
 
     def read(
@@ -74,6 +88,11 @@ class Partition:
           out: `[n, *row]` or as much of it as the columns are; any dtype.
         """
         array = self.arrays[0]
+        if self._narrow is not None:
+            rows = np.empty((len(local), *self.types.shape), np.float32)
+            self._narrow.read_some(array, local, rows)
+            out[...] = cut(rows, columns)
+            return
         # `take` is twice as fast as indexing, and would copy the whole partition were that cut before.
         if columns is None and out.dtype == array.dtype:
             np.take(array, local, 0, out=out, mode="clip")  # `raise` would copy once more
@@ -82,6 +101,92 @@ class Partition:
                 np.take(array, local, 0, mode="clip"),
                 columns,
             )
+
+    def take(
+        self,
+        local: np.ndarray,
+        out: Sequence[np.ndarray],
+    ) -> None:
+        """Reads parameters and states of some rows.
+
+        Args:
+          local: `[n]`, the rows.
+          out: For parameters, then for states, `[n, ...]` each.
+        """
+        self.read(local, None, out[0])
+        for array, states in zip(self.arrays[1:], out[1:], strict=True):
+            np.take(
+                array,
+                local,
+                0,
+                out=states,
+                mode="clip",
+            )  # as in `read`
+
+    def update(
+        self,
+        local: np.ndarray,
+        new: Sequence[np.ndarray],
+        version: int,
+    ) -> None:
+        """Stores updated rows and their state.
+
+        Args:
+          local: `[n]`, the rows.
+          new: Parameters, then states, `[n, ...]` each.
+          version: How many updates they have seen now.
+        """
+        if self._narrow is None:
+            self.put(local, new, version)
+            return
+        places = local.astype(np.int64)
+        self._narrow.update(
+            self.arrays[0],
+            places,
+            new[0],
+            places * self._n_partitions + self.index,
+            version,
+        )
+        self._put_arrays(
+            local,
+            self.arrays[1:],
+            new[1:],
+            version,
+        )
+
+    def put(
+        self,
+        local: np.ndarray,
+        new: Sequence[np.ndarray],
+        version: int,
+    ) -> None:
+        """Replaces rows and their state.
+
+        Args:
+          local: `[n]`, the rows.
+          new: Parameters in stored form, then states, `[n, ...]` each.
+          version: How many updates they have seen now.
+        """
+        self._put_arrays(
+            local,
+            self.arrays,
+            new,
+            version,
+        )
+
+    def _put_arrays(
+        self,
+        local: np.ndarray,
+        arrays: Sequence[np.ndarray],
+        new: Sequence[np.ndarray],
+        version: int,
+    ) -> None:
+        for array, rows in zip(arrays, new, strict=True):
+            array[local] = rows
+        if self.seen is not None:
+            self.seen[local] = version
+        if self.changed is not None:
+            self.changed[local] = True
 
 
 @dataclass(frozen=True)
@@ -112,17 +217,11 @@ class Selection:
           Fresh arrays `[size, ...]`: parameters, then states. The last row fills what is left.
         """
         result = []
-        for array in self.parts[0][0].arrays:
-            result.append(aligned_empty((size, *array.shape[1:]), array.dtype))
+        for shape, dtype in self.parts[0][0].types.arrays:
+            result.append(aligned_empty((size, *shape), dtype))
         for (part, local), start, end in zip(self.parts, [0, *self.ends], self.ends, strict=False):
-            for rows, array in zip(result, part.arrays, strict=True):
-                np.take(
-                    array,
-                    local,
-                    0,
-                    out=rows[start:end],
-                    mode="clip",
-                )  # as in `Partition.read`
+            own = [rows[start:end] for rows in result]
+            part.take(local, own)
         for rows in result:
             rows[len(self) :] = rows[len(self) - 1]
         return result
@@ -132,19 +231,15 @@ class Selection:
         new: Sequence[np.ndarray],
         version: int,
     ) -> None:
-        """Stores rows and their state.
+        """Stores updated rows and their state.
 
         Args:
           new: Parameters, then states, each `[len(self) or more, ...]`.
           version: How many updates they have seen now.
         """
         for (part, local), start, end in zip(self.parts, [0, *self.ends], self.ends, strict=False):
-            for array, rows in zip(part.arrays, new, strict=True):
-                array[local] = rows[start:end]
-            if part.seen is not None:
-                part.seen[local] = version
-            if part.changed is not None:
-                part.changed[local] = True
+            own = [rows[start:end] for rows in new]
+            part.update(local, own, version)
 
     def seen(self) -> np.ndarray | None:
         """The number of updates that each row has seen, `[len(self)]`; None where rows don't catch up."""

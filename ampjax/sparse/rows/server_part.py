@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampjax.optim.row_rule import RowTypes
+from ampjax.sparse.narrow.narrow_rows import NarrowRows
 from ampjax.sparse.rows.byte_counts import ByteCounts, Columns, cut
 from ampjax.sparse.rows.catching_up import CatchUp
 from ampjax.sparse.rows.gradient_buffer import GradientBuffer, Rows
@@ -38,6 +39,7 @@ class PartSettings:
       history: Shared values of past updates, and their number; copied.
       n_servers: How many servers share the machine's cores.
       folder: Where arrays are mapped files; None for ordinary memory.
+      narrow: How rows are kept in eight bits; None where they are kept as they are.
     """
 
     layout: PartitionLayout
@@ -46,6 +48,7 @@ class PartSettings:
     history: SharedHistory
     n_servers: int
     folder: Path | None = None
+    narrow: NarrowRows | None = None
 
 
 class ServerNeeds(NamedTuple):
@@ -79,6 +82,8 @@ class ServerPart:
         layout = settings.layout
         history = settings.history
         self._types = settings.types
+        # Eight bits have no infinity: it is refused, and not rounded.
+        self._checks_new_rows = not settings.types.check_finite or settings.narrow is not None
         self._layout = layout
         self._kernels = kernels
         self._traffic = traffic
@@ -92,6 +97,8 @@ class ServerPart:
                 settings.types,
                 seen,
                 settings.folder,
+                settings.narrow,
+                layout.n_partitions,
             )
         self._partitions = result
         self._jobs = JobPool(self._partitions, settings.n_servers)
@@ -298,14 +305,14 @@ class ServerPart:
         """Computes an update of touched rows; no row changes before `commit`.
 
         Raises:
-          TableError: If gradients were not checked, and a new row is not finite.
+          TableError: If gradients were not checked, or rows are kept in eight bits, and a new row is not finite.
         """
         self._catch_up.before_update(shared)
 
         def new_rows(job: RowJob) -> list[np.ndarray]:
             self._catch_up.rows(job.rows)
             new = compute_rows(self._kernels, job, shared)
-            if not self._types.check_finite:
+            if self._checks_new_rows:
                 _require_finite(self._layout, job.rows, new[0])
             return new
 
@@ -345,7 +352,7 @@ class ServerPart:
           n_arrays: How many arrays; None for all.
 
         Returns:
-          By partition parameters, states and counts as they are: views.
+          By partition parameters in stored form, states and counts: views.
         """
         result = {}
         for p, part in self._partitions.items():
@@ -392,7 +399,7 @@ class ServerPart:
           n_arrays: How many arrays of each.
 
         Returns:
-          By partition the rows' numbers in the table, `[n]`, and copies of their parameters and states.
+          By partition the rows' numbers in the table, `[n]`, and copies of their parameters, in stored form, and states.
         """
         result = {}
         for p, part in self._partitions.items():
@@ -407,11 +414,10 @@ class ServerPart:
         """Replaces some rows of some partitions; new rows have missed no update.
 
         Args:
-          work: By partition the numbers of its rows, `[n]`, each once, and their parameters and states, `[n, ...]` each.
+          work: By partition the numbers of its rows, `[n]`, each once, and their parameters, in stored form, and states, `[n, ...]` each.
         """
         for p, (local, arrays) in work.items():
-            rows = Selection(((self._partitions[p], local),))
-            rows.write(arrays, self._history.version)
+            self._partitions[p].put(local, arrays, self._history.version)
 
     def settle(self) -> None:
         """Catches up all rows, so that the history is no longer needed."""
@@ -423,7 +429,7 @@ class ServerPart:
 
 
 def _require_finite(layout: PartitionLayout, rows: Selection, new: np.ndarray) -> None:
-    """Checks new rows, padded, where the optimizer was to see to gradients that are not finite."""
+    """Checks new rows, padded, where gradients were not checked, or rows have no code for infinity."""
     start = 0
     for part, local in rows.parts:
         own = new[start : start + len(local)]

@@ -12,6 +12,7 @@ from jax.core import ShapedArray
 from ampjax.cluster.wire.trees import Form, TreeForms, by_fields
 from ampjax.errors import AmpError, ServerError, TableError
 from ampjax.optim.row_rule import RowState, RowTypes
+from ampjax.sparse.narrow.narrow_rows import NarrowRows
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
 from ampjax.sparse.rows.server_part import PartSettings, ServerNeeds
@@ -106,7 +107,17 @@ TREES = TreeForms(
             ServerNeeds,
         )
     ),
-    by_fields(PartSettings, "layout", "partitions", "types", "history", "n_servers", "folder"),
+    by_fields(
+        PartSettings,
+        "layout",
+        "partitions",
+        "types",
+        "history",
+        "n_servers",
+        "folder",
+        "narrow",
+    ),
+    by_fields(NarrowRows, "row_dtype", "shape", "seed"),
     by_fields(PartitionLayout, "n_rows", "n_partitions"),
     by_fields(RowState, "name", "shape", "dtype"),
     by_fields(ByteCounts, "pulled", "pushed", "indices"),

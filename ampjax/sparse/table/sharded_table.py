@@ -24,6 +24,7 @@ from ampjax.optim.row_rule import RowRule, RowState, Values
 from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.optim.split_transform import Split
 from ampjax.optim.split_update import SharedVariables, prepare_update
+from ampjax.sparse.narrow.narrow_rows import ROW_DTYPES, parameter_dtype
 from ampjax.sparse.rows import row_blocks
 from ampjax.sparse.rows.byte_counts import ByteCounts, Columns
 from ampjax.sparse.rows.new_rows import checked_new_rows, first_states
@@ -35,6 +36,7 @@ from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table import table_files
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.row_client import SplitPlace
+from ampjax.sparse.table.saved_rows import SavedForm
 from ampjax.sparse.table.shards import Connection, Shards
 from ampjax.sparse.table.shared_folder import PlaceTaken, SharedFolder, opening, shared_facts
 from ampjax.sparse.table.table_settings import (
@@ -80,6 +82,10 @@ class Table:
         are in this process.
       sharing: How processes of this machine share the table in `folder`, which is then the table's own, and stays. None: the table is this
         process's.
+      row_dtype: How float32 rows are kept in eight bits, with a scale for each row: `int8`, `float8_e4m3fn` or `float8_e5m2`. They are read and
+        updated as float32, and new rows are rounded up or down at random. In mode `lazy`, or where a zero gradient changes nothing. None: they are
+        kept as they are.
+      rounding_seed: Decides the random numbers, which are the same in each run, for any number of partitions and servers.
 
     Raises:
       TableError: If values, settings or the transform do not fit.
@@ -105,6 +111,8 @@ class Table:
         max_lag: int | None = None,
         processes: ServerProcesses | None = None,
         sharing: TableSharing | None = None,
+        row_dtype: str | None = None,
+        rounding_seed: int = 0,
     ):
         check_values(values)
         n_rows = values.shape[0]
@@ -122,6 +130,8 @@ class Table:
             max_lag,
             processes,
             sharing,
+            row_dtype,
+            rounding_seed,
         )
         split, rule = _split_and_rule(tx, tuple(values.shape), dtype)
         with _place_for(settings, rule) as shared:
@@ -142,6 +152,7 @@ class Table:
         version: int = 0,
     ) -> None:
         """Sets everything but the rows."""
+        _check_mode(settings, rule)
         self._tx = tx
         no_params = split and split.params.fill([])  # the table is the transform's only variable
         self._variables = split and SharedVariables(split, no_params, split.init(no_params))
@@ -202,11 +213,27 @@ class Table:
     def settings(self) -> dict[str, Any]:
         """The present settings, as arguments of `load`. Another table with the settings of a shared table takes over its place in the folder."""
         settings = self._settings
-        names = ("mode", "wire_dtype", "folder", "max_lag", "processes")
+        names = (
+            "mode",
+            "wire_dtype",
+            "folder",
+            "max_lag",
+            "processes",
+            "row_dtype",
+            "rounding_seed",
+        )
         placed = {"partitions": self.n_partitions, "servers": self.placement}
         shared = self._connection.shared
         placed["sharing"] = None if shared is None else shared.successor
         return placed | {name: getattr(settings, name) for name in names}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows, in stored form, and of the optimizer state."""
+        of_row = 0
+        for shape, dtype in self._shards.stored_arrays:
+            of_row += row_blocks.row_bytes(shape, dtype)
+        return self.n_rows * of_row
 
     @property
     def transform(self) -> optax.GradientTransformation | RowRule:
@@ -233,9 +260,9 @@ class Table:
     def __repr__(self) -> str:
         shape = " x ".join(str(n) for n in self.shape)
         where = f"partitions {self.n_partitions}, servers {self.n_servers}"
-        return (
-            f"Table({shape} {self.dtype}, {where}, {self._settings.mode}, version {self.version})"
-        )
+        kept = self._settings.row_dtype
+        dtype = self.dtype if kept is None else f"{self.dtype} in {kept}"
+        return f"Table({shape} {dtype}, {where}, {self._settings.mode}, version {self.version})"
 
     def __reduce__(self) -> Any:
         fix = "Save it with `save` and load it with `Table.load`; `dense` and `opt_state` give copies of its rows."
@@ -316,12 +343,12 @@ class Table:
           states: The rule's states, `[n, ...]` each.
         """
         with self._connection.lock:
-            rows = self._shards.arrays(
-                first,
-                first + len(states[0]),
-                1,
-            )
-            self._shards.fill(row_blocks.of_arrays([*rows, *states], first))
+            self._shards.settle()
+            end = first + len(states[0])
+            for start, (rows, *_) in self._shards.blocks(first, end, 1, stored=True):
+                own = slice(start - first, start - first + len(rows))
+                block = start, [rows, *[state[own] for state in states]]
+                self._shards.fill([block], stored=True)
             self._origin = object()
 
     def assign(
@@ -557,7 +584,7 @@ class Table:
         with self._connection.lock:
             old = self._shards
             shards = Shards(settings, partitions, self._connection, old.history())
-            shards.fill(old.blocks())
+            shards.fill(old.blocks(stored=True), stored=True)
             self._shards = shards
             self._settings = settings
             self._changes_since = None  # which rows had changed is not dealt out
@@ -609,8 +636,11 @@ class Table:
         """
         with self._connection.lock:
             self.settle()
-            read = self._shards.changes if changes else self._shards.blocks
-            rows = read(first, end, 1 + len(state))
+            n_arrays = 1 + len(state)
+            if changes:
+                rows = self._shards.changes(first, end, n_arrays)
+            else:
+                rows = self._shards.blocks(first, end, n_arrays, stored=True)
             facts = self._facts(end - first, state) | {
                 "version": self.version,
                 "settings": self._settings.facts_to_save(min(self.n_partitions, end - first)),
@@ -700,7 +730,7 @@ class Table:
             raise TableError(
                 f"{folders[0]} and others", "tables after one number of updates", f"{versions}", fix
             )
-        row = read[0][0][0].shape[1:]
+        row = saved[0]["shape"][1:]
         table = cls.__new__(cls)
         split, rule = _split_and_rule(tx, (n_rows, *row), kept[0].dtype)
         with _place_for(kept[0], rule) as shared:
@@ -714,7 +744,9 @@ class Table:
                     others,
                     (states or [table.rule.state])[place],
                 )
-                table._shards.fill(row_blocks.of_arrays(arrays, start))
+                form = table._saved_form(saved[place])
+                blocks = form.blocks(row_blocks.of_arrays(arrays, start))
+                table._shards.fill(blocks, stored=form.is_kept)
                 for change in later[place]:
                     table._apply_changes(
                         change,
@@ -740,7 +772,7 @@ class Table:
         n_rows = len(arrays[0])
         facts = self._facts(len(arrays[0]), state)
         rows = []
-        for shape, dtype in self.rule.types.arrays:
+        for shape, dtype in self._saved_form(saved).arrays:
             rows.append(((n_rows, *shape), np.dtype(dtype)))
         shared = []
         for leaf in self._shared_leaves:
@@ -749,7 +781,7 @@ class Table:
             [(array.shape, array.dtype) for array in arrays],
             [(other.shape, other.dtype) for other in others],
         )
-        if facts != {name: saved.get(name) for name in facts} or types != (rows, shared):
+        if not _are_facts(saved, facts) or types != (rows, shared):
             fix = "Pass the transform that it was saved with."
             raise TableError(
                 f"{folder}",
@@ -770,11 +802,11 @@ class Table:
         Raises:
           TableError: If files are missing, cut off or altered, or hold other rows.
         """
-        saved = table_files.read_manifest(folder)
+        saved = table_files.read_manifest(folder, dtype=str)
         arrays, _ = table_files.read_arrays(folder, saved)
-        facts = self._facts(n_rows, state)
-        is_like = facts == {name: saved.get(name) for name in facts}
-        if not is_like or not self._are_changes(arrays, n_rows):
+        is_like = _are_facts(saved, self._facts(n_rows, state))
+        form = self._saved_form(saved)
+        if not is_like or not self._are_changes(arrays, n_rows, form):
             fix = "Restore another copy, or an earlier checkpoint."
             expected = f"changed rows of a table of {n_rows}, in order, with state as `tx` keeps it"
             raise TableError(f"{folder}", expected, "something else", fix)
@@ -784,15 +816,17 @@ class Table:
         if shared_folder is not None:
             own = shared_folder.is_writable(ids + first)
         if own.any():
-            self._shards.assign(ids[own] + first, [array[own] for array in rows])
+            changed = form.rows([array[own] for array in rows])
+            self._shards.assign(ids[own] + first, changed, stored=form.is_kept)
 
     def _are_changes(
         self,
         arrays: Sequence[np.ndarray],
         n_rows: int,
+        form: SavedForm,
     ) -> bool:
         """Tells whether arrays are numbers of rows below `n_rows`, rising, with their parameters and states."""
-        types = [((), np.dtype(np.int64)), *self.rule.types.arrays]
+        types = [((), np.dtype(np.int64)), *form.arrays]
         if len(arrays) != len(types):
             return False
         ids = arrays[0]
@@ -825,8 +859,9 @@ class Table:
           TableError: If there is no such table, it has another optimizer, or a process that runs has this one's number.
         """
         facts = shared_facts(folder)
+        kept = facts["dtype"]
         nothing = np.broadcast_to(
-            np.zeros((), facts["dtype"]), facts["shape"]
+            np.zeros((), parameter_dtype(kept)), facts["shape"]
         )  # the rows are there
         return cls(
             nothing,
@@ -834,6 +869,8 @@ class Table:
             partitions=facts["partitions"],
             folder=folder,
             sharing=TableSharing(facts["writers"], process, facts["processes"]),
+            row_dtype=kept if kept in ROW_DTYPES else None,
+            rounding_seed=facts.get("rounding_seed") or 0,
         )
 
     def interrupted_rows(self, *, forget: bool = False) -> Int[np.ndarray, " n"]:
@@ -891,9 +928,14 @@ class Table:
             shared.append([list(leaf.shape), str(leaf.dtype)])
         return {
             "shape": [n_rows, *self.rule.shape],
-            "dtype": str(self.dtype),
+            "dtype": self._settings.row_dtype or str(self.dtype),
             "state": [rows, shared],
         }
+
+    def _saved_form(self, saved: Mapping[str, Any]) -> SavedForm:
+        """The form of a saved table's rows."""
+        types = self.rule.types
+        return SavedForm(saved["dtype"], self._settings.narrow(types.shape), types)
 
     @property
     def _shared_leaves(self) -> list[Any]:
@@ -914,6 +956,33 @@ class Table:
         )
         if self._connection.shared is not None:
             self._connection.shared.write_state(leaves)
+
+
+def _are_facts(
+    saved: Mapping[str, Any],
+    facts: Mapping[str, Any],
+) -> bool:
+    """Tells whether a saved table has the facts of another; rows in eight bits count as float32."""
+    there = {name: saved.get(name) for name in facts}
+    read = parameter_dtype(str(there["dtype"]))
+    return read == parameter_dtype(facts["dtype"]) and there | {"dtype": facts["dtype"]} == facts
+
+
+def _check_mode(settings: TableSettings, rule: RowRule) -> None:
+    """Returns if rows in eight bits may be updated so.
+
+    Raises:
+      TableError: If rows without a gradient move.
+    """
+    if settings.row_dtype is None or settings.mode == "lazy" or rule.zero_gradient_is_noop:
+        return
+    raise TableError(
+        "mode",
+        f"`lazy` where rows are kept in {settings.row_dtype}: rounded rows do not equal the dense program's, and a row that catches up would be rounded "
+        "once more whenever it is read",
+        "`faithful`, with an optimizer that moves rows without a gradient",
+        'Give `mode="lazy"` (`table_mode` in a runner\'s settings), or an optimizer such as Adagrad.',
+    )
 
 
 @contextlib.contextmanager
@@ -939,12 +1008,15 @@ def _place_for(settings: TableSettings, rule: RowRule) -> Iterator[SharedFolder 
         state.append([each.name, list(each.shape), str(each.dtype)])
     facts = {
         "shape": [settings.n_rows, *types.shape],
-        "dtype": str(types.dtype),
+        "dtype": settings.row_dtype or str(types.dtype),
+        "rounding_seed": None if settings.row_dtype is None else settings.rounding_seed,
         "state": state,
         "optimizer": hashlib.sha256(" ".join(rule.operations).encode()).hexdigest()[:16],
         "partitions": settings.partitions,
     }
-    row = sum(row_blocks.row_bytes(*array) for array in types.arrays)
+    narrow = settings.narrow(types.shape)
+    arrays = types.arrays if narrow is None else [narrow.array, *types.arrays[1:]]
+    row = sum(row_blocks.row_bytes(*array) for array in arrays)
     assert settings.folder is not None
     folder = Path(settings.folder)
     with opening(folder, settings.sharing, facts, settings.n_rows * row) as shared:

@@ -26,7 +26,7 @@ from ampjax.sparse.rows.server_part import PartSettings, ServerNeeds
 from ampjax.sparse.rows.shared_history import SharedHistory
 from ampjax.sparse.servers.all_servers import Servers, unique_numbers
 from ampjax.sparse.table.row_client import RowClient, SplitPlace
-from ampjax.sparse.table.shared_folder import SharedFolder
+from ampjax.sparse.table.shared_folder import SharedFolder, needing_rights
 from ampjax.sparse.table.table_settings import TableSettings
 
 
@@ -87,6 +87,7 @@ class Shards:
     ):
         self.connection = connection
         self.version = history.version
+        self._narrow = settings.narrow(connection.rule.shape)
         self.place = SplitPlace(
             SplitKey(connection.table, next(unique_numbers)),
             PartitionLayout(settings.n_rows, n_partitions),
@@ -123,6 +124,7 @@ class Shards:
                 history,
                 settings.n_servers,
                 path,
+                self._narrow,
             )
         self._close = weakref.finalize(
             self, connection.servers.close_parts, self.key
@@ -173,19 +175,34 @@ class Shards:
 
     # ---- all rows ----------------------------------------------------------------------------------------------------
 
-    def fill(self, rows: Iterable[Block]) -> None:
+    @property
+    def stored_arrays(self) -> list[tuple[tuple[int, ...], np.dtype]]:
+        """The shape of one row and the dtype of each array at servers: parameters in stored form, then states."""
+        arrays = self.connection.rule.types.arrays
+        if self._narrow is None:
+            return arrays
+        return [self._narrow.array, *arrays[1:]]
+
+    def fill(
+        self,
+        rows: Iterable[Block],
+        *,
+        stored: bool = False,
+    ) -> None:
         """Writes all rows; of a shared table, the rows of this process.
 
         Args:
           rows: All rows in order. Blocks from outside lack the last array, how many updates each row has seen; those counts stay as they
             are.
+          stored: Whether parameters come in stored form.
 
         Raises:
           TableError: If this process only reads.
         """
         shared = self.connection.shared
         partitions = range(self.layout.n_partitions) if shared is None else shared.writable("fill")
-        for start, block in rows:
+        for start, given in rows:
+            block = given if stored else self._as_stored(given)
             stop = start + len(block[0])
             within = {}
             for p in partitions:
@@ -203,13 +220,18 @@ class Shards:
         self,
         ids: np.ndarray,
         arrays: Sequence[np.ndarray],
+        *,
+        stored: bool = False,
     ) -> None:
         """Replaces some rows of any partitions.
 
         Args:
           ids: `[n]`, each once, int64.
           arrays: Their parameters, then their states, `[n, ...]` each.
+          stored: Whether parameters come in stored form.
         """
+        if not stored:
+            arrays = self._as_stored(arrays)
         order, spans, local = self.layout.group(ids)
         work = {}
         for p, span in spans:
@@ -218,6 +240,12 @@ class Shards:
         by_server = self.place.by_server(work)
         with self.connection.writing(ids):
             self.ask({server: ("assign", rows) for server, rows in by_server.items()})
+
+    def _as_stored(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Rows and states with parameters in stored form."""
+        if self._narrow is None:
+            return arrays
+        return [self._narrow.stored(arrays[0]), *arrays[1:]]
 
     def note_changes(self) -> None:
         """Begins to note changed rows, and forgets earlier notes."""
@@ -237,7 +265,8 @@ class Shards:
           n_arrays: How many arrays of each row.
 
         Returns:
-          For each block its number of rows before, and arrays `[n, ...]`: the rows' numbers, counted from `first`; parameters; states.
+          For each block its number of rows before, and arrays `[n, ...]`: the rows' numbers, counted from `first`; parameters in stored form;
+            states.
         """
         shape, dtype = self.connection.rule.types.arrays[0]
         done = 0
@@ -268,6 +297,8 @@ class Shards:
         first: int = 0,
         end: int | None = None,
         n_arrays: int | None = None,
+        *,
+        stored: bool = False,
     ) -> Iterator[Block]:
         """Yields rows in order, with their present states and counts.
 
@@ -275,8 +306,9 @@ class Shards:
           first: The first row.
           end: The row after the last; None for all.
           n_arrays: How many of their arrays: 1 for parameters alone; None for all.
+          stored: Whether parameters are given in stored form.
         """
-        types = self.connection.rule.types.arrays
+        types = self.stored_arrays
         arrays = (types + ([((), np.dtype(np.int64))] if self._has_counts else []))[:n_arrays]
         end = self.layout.n_rows if end is None else end
         for start, stop in row_blocks.ranges(first, end, row_blocks.row_bytes(*arrays[0])):
@@ -288,6 +320,8 @@ class Shards:
                     places, _ = self.layout.within(p, start, stop)
                     for joined, piece in zip(block, pieces, strict=True):
                         joined[places] = piece
+            if self._narrow is not None and not stored:
+                block[0] = self._narrow.read(block[0])
             yield start, block
 
     def arrays(
@@ -378,7 +412,8 @@ def _own_folder(folder: str | Path | None) -> tempfile.TemporaryDirectory[str] |
     """Makes a new folder for mapped files, removed together with its owner."""
     if folder is None:
         return None
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    return tempfile.TemporaryDirectory(
-        prefix="table-", dir=Path(folder).absolute(), ignore_cleanup_errors=True
-    )
+    with needing_rights(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(
+            prefix="table-", dir=Path(folder).absolute(), ignore_cleanup_errors=True
+        )

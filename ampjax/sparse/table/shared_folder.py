@@ -9,6 +9,7 @@ Knows rows by their numbers; what is in them is the partitions' affair.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -28,6 +29,7 @@ from ampjax.sparse.table.table_sharing import TableSharing
 _FACTS = "table.json"
 _GATE = "table.lock"
 _COUNT = np.dtype(np.int64)
+_NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class SharedFolder:
@@ -295,12 +297,11 @@ def opening(
 
     Raises:
       TableError: If the table that is there is another, a process that runs has this one's number, partitions would belong to nobody or a process
-        own none, or there is no room.
+        own none, there is no room, or files may not be written.
     """
     _check_owners(sharing, facts["partitions"])
     facts = {**facts, "writers": sharing.writers, "processes": sharing.n_processes}
-    folder.mkdir(parents=True, exist_ok=True)
-    with _gate(folder):
+    with needing_rights(folder), _gate(folder):
         is_new = not (folder / _FACTS).exists()
         if is_new:
             _check_room(folder, nbytes)
@@ -330,10 +331,34 @@ def shared_facts(folder: str | Path) -> dict[str, Any]:
       TableError: If there is no such table.
     """
     path = Path(folder) / _FACTS
-    if not path.exists():
-        fix = "Make it with `Table(values, tx, folder=..., sharing=...)`."
-        raise TableError(f"{folder}", "a shared table", f"no `{_FACTS}`", fix)
-    return json.loads(path.read_text())
+    with needing_rights(folder):
+        if path.exists():
+            return json.loads(path.read_text())
+    fix = "Make it with `Table(values, tx, folder=..., sharing=...)`."
+    raise TableError(f"{folder}", "a shared table", f"no `{_FACTS}`", fix)
+
+
+@contextmanager
+def needing_rights(folder: str | Path) -> Iterator[None]:
+    """Explains errors of the operating system about rights.
+
+    Args:
+      folder: The folder of a table in files.
+
+    Raises:
+      TableError: If a file or folder may not be read or written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_RIGHTS:
+            raise
+        raise TableError(
+            f"folder `{folder}`",
+            "a folder in which this process may read, make and write files, as also those that only read do, for locks",
+            f"{error.strerror}: `{error.filename}`",
+            "Give the process's user the right to write there (`chmod`, or a group in common), or name another folder.",
+        ) from error
 
 
 def _check_same(folder: Path, facts: Mapping[str, Any]) -> None:
@@ -373,7 +398,9 @@ def _check_room(folder: Path, nbytes: int) -> None:
 @contextmanager
 def _gate(folder: Path) -> Iterator[None]:
     """Holds the lock under which processes come and look at each other."""
-    lock = os.open(folder / _GATE, os.O_RDWR | os.O_CREAT, 0o666)
+    with needing_rights(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / _GATE, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

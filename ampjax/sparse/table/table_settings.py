@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import TableError
+from ampjax.sparse.narrow.narrow_rows import ROW_DTYPES, NarrowRows, parameter_dtype
 from ampjax.sparse.rows.partition_layout import PartitionLayout, place_evenly
 from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table.table_sharing import TableSharing
@@ -24,6 +25,8 @@ MAX_LAG_IN_FILES = 1024
 """The same for rows in mapped files, each of which is read and written once in so many updates."""
 MOST_PARTS = 1 << 20
 """Partitions and servers of a saved table at most: each is an object in memory."""
+_OF_NARROW = {"row_dtype", "rounding_seed"}
+"""Those that are saved with a table of narrow rows besides."""
 _KEPT = {"partitions", "servers", "mode", "max_lag", "wire_dtype", "folder"}
 """The settings in a saved table, these and no others: an older version reads no more, and settings of a run alone don't belong here."""
 
@@ -43,6 +46,8 @@ class TableSettings:
       max_lag: Updates that a row may miss.
       processes: None, or server processes.
       sharing: None, or how processes share the table.
+      row_dtype: None, or in which eight bits rows are kept.
+      rounding_seed: Decides how they are rounded.
 
     Raises:
       TableError: If one of them is wrong.
@@ -58,6 +63,8 @@ class TableSettings:
     max_lag: int
     processes: ServerProcesses | None = None
     sharing: TableSharing | None = None
+    row_dtype: str | None = None
+    rounding_seed: int = 0
 
     def __post_init__(self):
         # NumPy's integers are as good, but JSON does not take them.
@@ -85,6 +92,7 @@ class TableSettings:
             _check_processes(self.processes, self.n_servers)
         if self.sharing is not None:
             _check_sharing(self.sharing, self.folder, self.processes)
+        _check_row_dtype(self.row_dtype, self.rounding_seed, self.dtype)
 
     @property
     def wire(self) -> np.dtype:
@@ -97,6 +105,16 @@ class TableSettings:
         if isinstance(self.servers, int):
             return self.servers
         return max(self.servers, default=0) + 1
+
+    def narrow(self, shape: tuple[int, ...]) -> NarrowRows | None:
+        """The form of rows in eight bits; None where rows have their own dtype.
+
+        Args:
+          shape: The shape of one row.
+        """
+        if self.row_dtype is None:
+            return None
+        return NarrowRows(self.row_dtype, shape, self.rounding_seed)
 
     def placement(self, n_partitions: int) -> tuple[int, ...]:
         """For each partition its server: as given if there are as many partitions as were given, else evenly by size.
@@ -136,7 +154,10 @@ class TableSettings:
             "mode": self.mode,
             "max_lag": self.max_lag,
         }
-        return placement | {"wire_dtype": wire, "folder": None}
+        kept = placement | {"wire_dtype": wire, "folder": None}
+        if self.row_dtype is None:
+            return kept
+        return kept | {"row_dtype": self.row_dtype, "rounding_seed": self.rounding_seed}
 
 
 def settings_of_saved(
@@ -162,17 +183,17 @@ def settings_of_saved(
       TableError: If what was saved does not fit the files, or is nothing that a table saves; or if a given setting is wrong.
     """
     first = [list(array.shape) for array in arrays[:1]], [str(array.dtype) for array in arrays[:1]]
-    if (
-        first != ([saved["shape"]], [saved["dtype"]])
-        or not saved["shape"]
-        or arrays[0].dtype not in DTYPES
-    ):
+    is_narrow = saved["dtype"] in ROW_DTYPES
+    names_of_dtypes = [str(dtype) for dtype in DTYPES]
+    known = is_narrow or saved["dtype"] in names_of_dtypes
+    if not saved["shape"] or not known or first != _first_array(saved["shape"], saved["dtype"]):
         claimed = f"rows of shape {saved['shape']}, {saved['dtype']}"
         raise TableError(
             f"{where}", claimed, f"files of shape {first[0]}, {first[1]}", "Load another copy."
         )
     sizes = [saved["settings"].get(name) for name in ("partitions", "servers")]
-    names = set(saved["settings"]) == _KEPT and saved["settings"]["folder"] is None
+    wanted = _KEPT | _OF_NARROW if is_narrow else _KEPT
+    names = set(saved["settings"]) == wanted and saved["settings"]["folder"] is None
     if not names or not all(type(n) is int and 1 <= n <= MOST_PARTS for n in sizes):
         expected = f"a table's settings, with 1 to {MOST_PARTS} partitions and servers"
         raise TableError(
@@ -180,9 +201,20 @@ def settings_of_saved(
         )
     return TableSettings(
         n_rows,
-        arrays[0].dtype,
+        np.dtype(jnp.dtype(parameter_dtype(saved["dtype"]))),
         **(saved["settings"] | given),
     )
+
+
+def _first_array(
+    shape: Sequence[int],
+    row_dtype: str,
+) -> tuple[list[list[int]], list[str]]:
+    """The shape and dtype of a saved table's first array, its rows."""
+    if row_dtype not in ROW_DTYPES:
+        return [list(shape)], [row_dtype]
+    width, dtype = NarrowRows(row_dtype, tuple(shape[1:])).array
+    return [[shape[0], *width]], [str(dtype)]
 
 
 def checked_partitions(n_partitions: Any, n_rows: int) -> int:
@@ -235,6 +267,21 @@ def _check_sharing(sharing: Any, folder: Any, processes: Any) -> None:
     if processes is not None:
         fix = "A shared table needs no servers: leave `processes` out."
         raise TableError("processes", "None where `sharing` is given", "server processes", fix)
+
+
+def _check_row_dtype(row_dtype: Any, seed: Any, dtype: np.dtype) -> None:
+    """Returns if rows of a dtype can be kept so."""
+    if row_dtype is None:
+        return
+    if row_dtype not in ROW_DTYPES:
+        fix = "None keeps rows as they are. For bfloat16 and float16 cast the values, and see `optim.stochastic_rounding`."
+        raise TableError("row_dtype", f"None or one of {ROW_DTYPES}", f"{row_dtype!r}", fix)
+    if dtype != np.float32:
+        fix = "Cast them to float32: they are read and updated so, and kept in eight bits."
+        raise TableError("values", f"float32 where `row_dtype` is {row_dtype}", f"{dtype}", fix)
+    if type(seed) is not int or not 0 <= seed < 1 << 64:
+        fix = "0 is the default; another number gives other random numbers."
+        raise TableError("rounding_seed", "an integer from 0 to 2^64 - 1", f"{seed!r}", fix)
 
 
 def checked_wire(dtype: Any) -> np.dtype:

@@ -72,6 +72,45 @@ def test_values_and_gradients_are_those_of_loops(mode):
     )
 
 
+@pytest.mark.parametrize("mode", [*MODES, "weighted"])
+@given(
+    lengths=st.sampled_from([(2, 0, 3, 1), (0, 0, 4, 2), (6, 0, 0, 0), (0, 0, 0, 0)]),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=examples(24), deadline=None)
+def test_values_and_gradients_are_those_of_torch(mode, lengths, seed):
+    """Sparse gradients but for maxima, of which torch's are dense."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `bench`)")
+    rng = np.random.default_rng(seed)
+    n = sum(lengths)
+    values = rng.integers(0, 12, n)
+    offsets = np.cumsum([0, *lengths[:-1]])
+    weights = rng.normal(size=n).astype(np.float32) if mode == "weighted" else None
+    way = "sum" if mode == "weighted" else mode
+    factors = rng.normal(size=(len(lengths), 3)).astype(np.float32)
+
+    def ours(table, weights):
+        made = px.Bag(values, offsets, weights).look_up(table, way)
+        return (factors * made).sum(), made
+
+    (_, made), grads = jax.value_and_grad(ours, (0, 1) if weights is not None else (0,), True)(
+        jnp.asarray(TABLE), weights
+    )
+    bags = torch.nn.EmbeddingBag.from_pretrained(
+        torch.tensor(TABLE), freeze=False, mode=way, sparse=mode in ("sum", "mean")
+    )
+    own = None if weights is None else torch.tensor(weights, requires_grad=True)
+    theirs = bags(torch.tensor(values), torch.tensor(offsets), own)
+    (torch.tensor(factors) * theirs).sum().backward()
+    grad = bags.weight.grad
+    wanted = [grad.to_dense() if grad.is_sparse else grad]
+    if own is not None:
+        wanted.append(own.grad)
+    assert worst(made, theirs.detach().numpy()) < 1e-5
+    for one, other in zip(grads, wanted, strict=True):
+        assert worst(one, other.numpy()) < 1e-5
+
+
 @pytest.mark.nightly
 def test_the_first_of_the_largest_gets_the_gradient():
     table = jnp.array([[1.0, 5.0], [5.0, 5.0], [5.0, 0.0]])

@@ -737,7 +737,7 @@ def test_a_server_that_has_caught_up_alone_does_not_harm_a_new_split():
 def test_a_new_split_that_is_cut_off_leaves_the_old_one_alone(monkeypatch):
     t = table(partitions=2)
 
-    def interrupted(self, rows):
+    def interrupted(self, rows, *, stored=False):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

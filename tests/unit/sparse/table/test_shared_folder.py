@@ -1,11 +1,14 @@
 """A shared table: the rows of each process, the facts that all must agree on, and the rows after a kill."""
 
+import contextlib
 import gc
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -597,3 +600,44 @@ def test_killed_processes_lose_nothing_of_others(large, seed):
     assert updates_of_whole_rows(large, np.setdiff1d(np.arange(N_ROWS), cut)).max() > 0
     for killed in range(3):
         children[killed].stdout.close()
+
+
+@contextlib.contextmanager
+def without_rights(folder):
+    """A folder that this process may read but not write: the superuser becomes somebody else meanwhile."""
+    folder.chmod(0o555)
+    is_superuser = os.geteuid() == 0
+    if is_superuser:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_superuser:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+@pytest.fixture
+def open_folder():
+    """A folder for anybody, as pytest's folders are their maker's."""
+    with tempfile.TemporaryDirectory() as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
+def test_a_folder_without_the_right_to_write_is_named(open_folder):
+    new = open_folder / "new"
+    wanted = f"folder `{new}`: expected a folder in which this process may read, make and write"
+    with without_rights(open_folder), pytest.raises(TableError, match=wanted):
+        table(new)
+    table(new).push([0], ONES)
+    gc.collect()
+    for process in (0, None):
+        refused = pytest.raises(TableError, match=f"Permission denied: `{new}.*Give the process's")
+        with without_rights(new), refused:
+            table(new, process)
+    with without_rights(new), pytest.raises(TableError, match="Permission denied"):
+        Table.join(new, ROW_WISE["sgd"], 1)
+    with without_rights(open_folder), pytest.raises(TableError, match="or name another folder"):
+        Table(VALUES, ROW_WISE["sgd"], folder=open_folder)
+    assert table(new).pull([0]).tolist() != VALUES[:1].tolist()

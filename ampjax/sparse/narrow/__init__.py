@@ -1,0 +1,1 @@
+"""Rows in eight bits: an element is a code of one byte, a row has a scale."""
