@@ -11,6 +11,7 @@ import pytest
 import ampjax.parallel as px
 from ampjax.errors import SettingsError, TableError
 from ampjax.optim import rowwise_adagrad
+from ampjax.sparse import TableSharing
 from ampjax.sparse.narrow.narrow_rows import ROW_DTYPES, NarrowRows
 from ampjax.sparse.table import table_files
 
@@ -102,7 +103,7 @@ def test_server_processes_and_tables_on_every_machine_have_the_same_bits():
 
 
 def test_runners_that_share_a_table_have_the_bits_of_one(tmp_path):
-    sharing = px.TableSharing(process=0)
+    sharing = TableSharing(process=0)
     same(trained(folder=tmp_path, table_sharing=sharing, partitions=2), trained())
 
 
