@@ -121,7 +121,7 @@ def axes_without_frame(path: Path) -> Iterator[Any]:
 
 def node(
     axes: Any,
-    place: Sequence[float],
+    place: tuple[float, float],
     colour: str = NODE,
 ) -> None:
     """A filled circle."""

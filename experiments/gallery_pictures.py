@@ -46,7 +46,7 @@ def _draw(
     """Draws one shape: a node, a text, an arrow, a line, or a row of a table."""
 
     def colour(default: str) -> str:
-        name = shape.get("colour", default)
+        name: str = shape.get("colour", default)
         return COLOURS.get(name, name)
 
     width = shape.get("width", 1.5)

@@ -33,12 +33,8 @@ def names(package):
 MODULES = {
     "ampjax.errors",
     *(f"{package}.{name}" for package in EXPERIMENTS for name in names(package)),
-    "experiments",
-    "experiments.admission",
-    "experiments.data",
-    *(f"experiments.local_sgd.{module}" for module in ("driver", "server", "visits")),
 }
-"""Modules from which users import, too."""
+"""Modules from which users import, too; in a clone also those of the experiments."""
 
 
 @pytest.mark.parametrize("package", [*MOST, *EXPERIMENTS])
@@ -86,8 +82,9 @@ def test_notebooks_and_readme_import_public_names_only():
     assert len(every) > 20
     wrong = []
     for page, module, name in every:
-        if module not in MODULES and name not in getattr(
-            importlib.import_module(module), "__all__", ()
-        ):
+        is_experiment = module.startswith("experiments") and not name.startswith("_")
+        if is_experiment or module in MODULES:
+            continue
+        if name not in getattr(importlib.import_module(module), "__all__", ()):
             wrong.append((page, module, name))
     assert not wrong
