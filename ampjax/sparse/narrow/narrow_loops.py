@@ -110,6 +110,8 @@ def round_rows(bits, stored, places, row_ids, key, is_nearest, form):
     """
     kept = form[MANTISSA]
     least = form[LEAST]
+    # The largest float32 number with the format's bits: above it the nearest one would be infinity.
+    ceiling = np.int32((254 << 23) | form[LIMIT])
     # The code of a negative number: a two's complement, or a sign bit and the absolute value.
     of_negative = 256 if form[IS_INTEGER] else 128
     sign = -1 if form[IS_INTEGER] else 1
@@ -118,6 +120,7 @@ def round_rows(bits, stored, places, row_ids, key, is_nearest, form):
         largest = np.int32(0)
         for j in range(bits.shape[1]):
             largest = max(largest, bits[i, j] & np.int32(ABSOLUTE))
+        largest = min(largest, ceiling)
         exponent = fitting_exponent(np.int64(largest), form)
         stored[place, 0] = np.uint8(exponent & 0xFF)
         of_row = draw_for_row(key, row_ids[i])
@@ -125,9 +128,10 @@ def round_rows(bits, stored, places, row_ids, key, is_nearest, form):
         # No branches, so that several elements are computed at once.
         for j in range(bits.shape[1]):
             number = np.int64(bits[i, j])
-            biased = (number & ABSOLUTE) >> 23
+            size = min(number & ABSOLUTE, np.int64(ceiling))
+            biased = size >> 23
             is_normal = np.int64(biased > 0)
-            mantissa = (number & FRACTION) + (is_normal << 23)
+            mantissa = (size & FRACTION) + (is_normal << 23)
             # Below the least exponent numbers are evenly spaced: there more bits are cut off.
             above = max(biased, 1) - lowest
             wanted = 23 - kept + max(-above, 0)

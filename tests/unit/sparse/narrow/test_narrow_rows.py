@@ -145,3 +145,18 @@ def test_all_numbers_of_a_format_are_kept():
         narrow = NarrowRows(row_dtype, numbers.shape[1:])
         assert numbers.max() == float(info.max) == LARGEST[row_dtype]
         assert (narrow.read(narrow.stored(numbers)) == numbers).all()
+
+
+@pytest.mark.parametrize("row_dtype", ROW_DTYPES)
+def test_the_largest_numbers_of_float32_stay_finite(row_dtype):
+    """The last ones become the largest number that has the format's bits and is no infinity."""
+    largest = np.finfo(np.float32).max
+    rows = np.array([[largest, -largest, 0.999 * largest, 1]], np.float32)
+    narrow = NarrowRows(row_dtype, (4,))
+    stored = narrow.stored(rows)
+    top = np.float32(LARGEST[row_dtype] / 2 ** np.floor(np.log2(LARGEST[row_dtype])) * 2.0**127)
+    assert narrow.read(stored).tolist() == [[top, -top, top, 0]]
+    place = np.zeros(1, int)
+    for version in range(20):
+        narrow.update(stored, place, rows, place, version)
+        assert narrow.read(stored)[0, :3].tolist() == [top, -top, top]
