@@ -28,6 +28,8 @@ from ampjax.sparse.table.table_sharing import TableSharing
 
 _FACTS = "table.json"
 _GATE = "table.lock"
+_OF_EACH_PROCESS = {"rounding_seed"}
+"""Facts in which processes may differ: each one rounds by random numbers of its own."""
 _COUNT = np.dtype(np.int64)
 _NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -289,7 +291,7 @@ def opening(
     Args:
       folder: The folder; made if it is missing.
       sharing: How the table is shared.
-      facts: What all processes must agree on, in JSON's types; `partitions` is their number.
+      facts: What all processes must agree on, and the first one's rounding seed, in JSON's types; `partitions` is their number.
       nbytes: The bytes of rows and their state.
 
     Yields:
@@ -363,7 +365,10 @@ def needing_rights(folder: str | Path) -> Iterator[None]:
 
 def _check_same(folder: Path, facts: Mapping[str, Any]) -> None:
     there = shared_facts(folder)
-    differing = [name for name, value in facts.items() if there.get(name) != value]
+    differing = []
+    for name, value in facts.items():
+        if name not in _OF_EACH_PROCESS and there.get(name) != value:
+            differing.append(name)
     if differing:
         name = differing[0]
         raise TableError(

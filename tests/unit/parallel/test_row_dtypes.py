@@ -107,6 +107,19 @@ def test_runners_that_share_a_table_have_the_bits_of_one(tmp_path):
     same(trained(folder=tmp_path, table_sharing=sharing, partitions=2), trained())
 
 
+def test_runners_that_share_a_table_have_seeds_of_their_own(tmp_path):
+    runners = []
+    for process in range(2):
+        sharing = TableSharing("lock_free", process, 2)
+        options = {"folder": tmp_path, "table_sharing": sharing, "seed": process}
+        runner = make(tx=optax.sgd(0.1), **options)
+        runner.run(batch(process))
+        runners.append(runner)
+    first, second = runners
+    assert (first.params["words"] == second.params["words"]).all()
+    assert (first.params["words"] != rounded(PARAMS["words"], "int8")).any()
+
+
 @pytest.mark.parametrize("tx", [optax.adagrad(0.1), rowwise_adagrad(0.1), optax.adam(0.1)])
 def test_each_checkpoint_of_a_chain_is_restored_to_the_bit(tx, tmp_path):
     options = {"tx": tx, "table_mode": "lazy"}
