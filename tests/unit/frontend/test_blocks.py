@@ -224,6 +224,29 @@ def test_blocks_are_what_the_function_gives(function):
     close((found, grads), (each, want))
 
 
+def test_a_product_is_divided_by_a_product():
+    """The divisor begins with a number, and has factors of both sides of a pair behind the number."""
+
+    def quotients(p, s):
+        h = amp.map(lambda x: x @ p["w"], s["x"])
+
+        def each(a):
+            quotient = lambda b: jnp.sum(a * b / (2.0 * (jnp.exp(a) * jnp.exp(b))))
+            return amp.sum(amp.map(quotient, s["y"]))
+
+        return amp.sum(amp.map(each, h))
+
+    with jax.disable_jit():
+        grads, found = values_and_gradients(quotients)
+
+        def total(p):
+            each = jnp.stack([jnp.asarray(quotients(p, one)) for one in EXAMPLES])
+            return jnp.sum(each * np.arange(1, 1 + len(each))), each
+
+        want, each = jax.grad(total, has_aux=True)(PARAMS)
+    close((found, grads), (each, want))
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("function", [within, heads, texts])
 def test_blocks_are_what_rows_give(function, monkeypatch):
