@@ -221,7 +221,8 @@ class Batched:
         with jax.ensure_compile_time_eval():  # also where what calls it is traced
             columns = []
             for i in range(n_parts):
-                columns.append(Columns(self._leaves, given[i * least : (i + 1) * least], labels))
+                first, last = (-(-len(given) * k // n_parts) for k in (i, i + 1))
+                columns.append(Columns(self._leaves, given[first:last], labels))
             batches = program.pack(columns, least if size is None else size, sizes)
         return batches[0] if parts is None else stacked(batches)
 
@@ -352,7 +353,7 @@ class Batched:
 
     def _require_room(self, n: int, least: int, size: int | None, parts: int | None) -> None:
         """Refuses examples of which some part has none, and parts of more examples than rows."""
-        if not n or least * ((parts or 1) - 1) >= n:
+        if n < (parts or 1):
             each = "" if parts is None else f" for each of {parts} parts"
             raise DataError(
                 f"{self!r}, examples",

@@ -561,7 +561,7 @@ def type_of_atom(atom: Atom) -> Any:
 
 
 def require_in_front(kind: Any, line: str) -> None:
-    """Checks that a sequence that leaves JAX's own operations has its elements' axis first.
+    """Checks that a sequence that leaves JAX's own operations has the axes that are each example's own first.
 
     Args:
       kind: Its type.
@@ -570,13 +570,15 @@ def require_in_front(kind: Any, line: str) -> None:
     Raises:
       GraphError: If it has not.
     """
-    if not is_in_front(kind):
-        raise GraphError(
-            line,
-            "a sequence whose first axis counts its elements",
-            f"`{shape_text(kind)}`",
-            "Turn it round before: `jnp.moveaxis(x, axis, 0)`.",
-        )
+    if is_in_front(kind):
+        return
+    order = sorted(range(len(kind.shape)), key=lambda axis: isinstance(kind.shape[axis], int))
+    raise GraphError(
+        line,
+        "a sequence with the axes that count elements first",
+        f"`{shape_text(kind)}`",
+        f"Turn it round before: `jnp.transpose(x, {tuple(order)})`.",
+    )
 
 
 def is_static(value: Value) -> bool:

@@ -263,7 +263,10 @@ class RowLowering:
             row = RowOrigin(inner, element_rows, some_rows)
             found = self.value_at(one, outer, inner, row, (way, outer))
             if original is not None and isinstance(found, View | Static):
-                self.across[found] = self.across.get(one, one)
+                # what is computed for each row of a space between is no copy of one further out
+                source = one if outer is original else self.across.get(one)
+                if source is not None:
+                    self.across[found] = source
             return found
 
         return Elements(inner, element)

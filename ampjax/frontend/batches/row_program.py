@@ -163,8 +163,9 @@ class RowProgram:
         shapes = _shapes(batch)
         self._sizes.pop(shapes, None)
         self._sizes[shapes] = sizes
-        while len(self._sizes) > MOST_SIZES:
-            del self._sizes[next(iter(self._sizes))]
+        # batches are packed in several threads, so another one may have removed some of these
+        for oldest in [*self._sizes][:-MOST_SIZES]:
+            self._sizes.pop(oldest, None)
 
     def sizes_of(self, batch: Batch) -> Sizes | None:
         """Returns the sizes of the arrays of a batch, or of one of its parts; None if no such batch was packed here of late.

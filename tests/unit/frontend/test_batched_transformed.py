@@ -168,6 +168,8 @@ def test_parts_have_equal_shapes_and_uneven_ones_are_filled_up():
         sum(loss(PARAMS, part) for part in each),
         sum(model(PARAMS, each) for each in EXAMPLES[:3]),
     )
+    uneven = BATCHED.pack([*EXAMPLES, EXAMPLES[0]], parts=4)
+    assert uneven.weights.tolist() == [[1, 1], [1, 0], [1, 0], [1, 0]]
     with pytest.raises(DataError, match="at least one example for each of 3 parts, got 2"):
         BATCHED.pack(EXAMPLES[:2], parts=3)
 

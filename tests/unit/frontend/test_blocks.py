@@ -198,6 +198,14 @@ def values_and_gradients(function, params=PARAMS, examples=EXAMPLES, **options):
     return jax.jit(jax.grad(total, has_aux=True))(params)
 
 
+def by_example(function):
+    def total(p):
+        each = jnp.stack([jnp.asarray(function(p, one)) for one in EXAMPLES])
+        return jnp.sum(each * np.arange(1, 1 + len(each))), each
+
+    return jax.grad(total, has_aux=True)(PARAMS)
+
+
 def close(one, other):
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         largest = max(1, np.abs(b).max(initial=0))
@@ -214,14 +222,38 @@ def close(one, other):
     "function", [within, guarded, *left_to_nightly(FUNCTIONS, within, guarded)]
 )
 def test_blocks_are_what_the_function_gives(function):
-    grads, found = values_and_gradients(function)
+    close(values_and_gradients(function), by_example(function))
 
-    def total(p):
-        each = jnp.stack([jnp.asarray(function(p, one)) for one in EXAMPLES])
-        return jnp.sum(each * np.arange(1, 1 + len(each))), each
 
-    want, each = jax.grad(total, has_aux=True)(PARAMS)
-    close((found, grads), (each, want))
+def test_a_product_is_divided_by_a_product():
+    """The divisor begins with a number, and has factors of both sides of a pair behind the number."""
+
+    def quotients(p, s):
+        h = amp.map(lambda x: x @ p["w"], s["x"])
+
+        def each(a):
+            quotient = lambda b: jnp.sum(a * b / (2.0 * (jnp.exp(a) * jnp.exp(b))))
+            return amp.sum(amp.map(quotient, s["y"]))
+
+        return amp.sum(amp.map(each, h))
+
+    with jax.disable_jit():
+        close(values_and_gradients(quotients), by_example(quotients))
+
+
+def test_a_block_is_read_by_pairs_further_in():
+    """Keys of all texts are computed for each text, and read for each of its words."""
+
+    def of_keys(p, s):
+        def of_text(text):
+            keys = amp.map(lambda y: jnp.tanh(y @ p["w"]), s["y"])
+            each = lambda x: amp.sum(amp.map(lambda key: jnp.sin(x @ key), keys))
+            return amp.sum(amp.map(each, text))
+
+        return amp.sum(amp.map(of_text, s["texts"]))
+
+    with jax.disable_jit():
+        close(values_and_gradients(of_keys), by_example(of_keys))
 
 
 @pytest.mark.nightly

@@ -578,13 +578,19 @@ def test_sequences_leave_operations_of_jax_with_their_elements_in_front():
     def carried(p, s):
         return jnp.sum(amp.fori_loop(s["k"], lambda i, xs: xs * p["b"][0], s["x"].T))
 
-    for function, where in (
-        (turned, "the model's result"),
-        (carried, r"test_whole_sequences.py:\d+"),
+    def pairs(p, s):
+        return jnp.einsum("id,jd->dij", s["x"], s["x"])
+
+    for function, where, got, fix in (
+        (turned, "the model's result", "2,n", "1, 0"),
+        (carried, r"test_whole_sequences.py:\d+.*", "2,n", "1, 0"),
+        (pairs, "the model's result", "2,n,n", "1, 2, 0"),
     ):
         text = (
             where
-            + r".*: expected a sequence whose first axis counts its elements, got `float\d+\[2,n\]`"
+            + r": expected a sequence with the axes that count elements first, got `float\d+\["
+            + got
+            + rf"\]`\. Turn it round before: `jnp\.transpose\(x, \({fix}\)\)`"
         )
         with pytest.raises(GraphError, match=text):
             amp.vmap(function, SPEC)(PARAMS, EXAMPLES)
