@@ -11,11 +11,14 @@ from typing import Any
 
 import tyro
 
-PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(
+    r"^```python\n(.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 def main(folder: Path = Path("docs/gallery")) -> None:
-    """Runs each page, and prints a line of a table for it.
+    """Runs each page, and prints a line of a table for each.
 
     Args:
       folder: The pages.

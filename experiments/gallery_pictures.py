@@ -26,7 +26,7 @@ ROW = (1.2, 0.24)
 
 
 def gallery_pictures(folder: Path) -> None:
-    """Draws all of them.
+    """Draws all pictures.
 
     Args:
       folder: Where the files go.

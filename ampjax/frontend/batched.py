@@ -208,7 +208,7 @@ class Batched:
         program = self._known("pack")
         self._require_count("size", size)
         self._require_count("parts", parts)
-        sizes = None if like is None else self._sizes_of(program, like)
+        sizes = None if like is None else _sizes_of(f"{self!r}, like", program, like)
         if like is not None and parts is None and like.weights.ndim > 1:
             parts = len(like.weights)
         given = self._listed(examples)
@@ -317,20 +317,6 @@ class Batched:
             if groups is not None:
                 shapes.find(columns, groups, columns.n_elements())
         return PackedData(columns, shapes, is_stacked)
-
-    def _sizes_of(self, program: RowProgram, like: Any) -> Sizes:
-        """The sizes of the arrays of an earlier batch."""
-        sizes = program.sizes_of(like) if isinstance(like, Batch) else None
-        if sizes is None:
-            is_batch = isinstance(like, Batch)
-            got = "one that it did not pack" if is_batch else f"one {type(like).__name__}"
-            raise DataError(
-                f"{self!r}, like",
-                "a batch that `pack` has made, of this function in this process",
-                got,
-                "Pack the first batch without.",
-            )
-        return sizes
 
     def _known(self, method: str) -> RowProgram:
         """The program of the latest types of parameters."""
@@ -496,3 +482,25 @@ def vmap(
             f"vmap, {', '.join(given)}", "no spec beside it", "a spec of an example", fix
         )
     return Batched(function, spec, params)
+
+
+def _sizes_of(
+    where: str,
+    program: RowProgram,
+    like: Any,
+) -> Sizes:
+    """The sizes of the arrays of an earlier batch."""
+    if not isinstance(like, Batch):
+        got = f"one {type(like).__name__}"
+        sizes = None
+    else:
+        got = "one that it did not pack"
+        sizes = program.sizes_of(like)
+    if sizes is None:
+        raise DataError(
+            where,
+            "a batch that `pack` has made, of this function in this process",
+            got,
+            "Pack the first batch without.",
+        )
+    return sizes

@@ -216,7 +216,7 @@ def split_batch(
 
 
 def has_rows(batch: Tree) -> bool:
-    """Whether a batch can be cut into rows: not if some part of it says that rows in it refer to each other, as the batches of `amp.vmap` do.
+    """Whether a batch can be cut into rows: not if some part says so, as in batches of `amp.vmap`, in which rows refer to each other.
 
     Args:
       batch: A batch, or a part of one.

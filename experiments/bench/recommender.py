@@ -92,7 +92,13 @@ class TableSizes:
 SIZES = {
     "dlrm-8": TableSizes(8, 100_000, 32, 20, 256),
     "dlrm-26": TableSizes(26, 20_000, 16, 1, 64),
-    "one-table": TableSizes(1, 1_000_000, 64, 40, 512),
+    "one-table": TableSizes(
+        1,
+        1_000_000,
+        64,
+        40,
+        512,
+    ),
     "stacked-26": TableSizes(26, 20_000, 16, 1, 64),
     "stacked-100": TableSizes(100, 5_000, 16, 1, 64),
 }
@@ -124,7 +130,15 @@ def main(
     Raises:
       SettingsError: If a number is below 1.
     """
-    if min(options.scale, options.replicas, options.turns, options.steps) < 1:
+    if (
+        min(
+            options.scale,
+            options.replicas,
+            options.turns,
+            options.steps,
+        )
+        < 1
+    ):
         raise SettingsError(
             "bench recommender, options",
             "numbers of at least 1",
@@ -136,7 +150,13 @@ def main(
     for what in options.what:
         results += list(_compare(what, options, console))
         gc.collect()
-    table = compact("what", "program", "ms", "spread", "times ours")
+    table = compact(
+        "what",
+        "program",
+        "ms",
+        "spread",
+        "times ours",
+    )
     for each in results:
         table.add_row(
             each.what,
@@ -156,7 +176,11 @@ def main(
                 "times": each.times,
             }
         )
-    write_json(options.json, "bench-recommender", rows)
+    write_json(
+        options.json,
+        "bench-recommender",
+        rows,
+    )
     return results
 
 
@@ -167,14 +191,23 @@ def _compare(
 ) -> Iterator[RecommenderResult]:
     own = SIZES[what]
     rows = max(own.ids, own.rows // options.scale)
-    sizes = TableSizes(own.tables, rows, own.features, own.ids, own.batch)
+    sizes = TableSizes(
+        own.tables,
+        rows,
+        own.features,
+        own.ids,
+        own.batch,
+    )
     if what == "one-table":
         programs = _by_hand(sizes, options)
     elif what.startswith("stacked"):
         programs = _stacked(sizes, options)
     else:
         programs = _dlrm(sizes, options, console)
-    timings = Turns(programs, batches(sizes, options.steps)).run(
+    timings = Turns(
+        programs,
+        batches(sizes, options.steps),
+    ).run(
         options.turns,
         options.steps,
     )
@@ -198,9 +231,17 @@ def batches(sizes: TableSizes, n: int) -> list[dict[str, np.ndarray]]:
     for _ in range(n):
         batch = {}
         for name in sizes.names:
-            batch[name] = rng.integers(0, sizes.rows, (sizes.batch, sizes.ids))
+            batch[name] = rng.integers(
+                0,
+                sizes.rows,
+                (sizes.batch, sizes.ids),
+            )
         batch["dense"] = rng.normal(size=(sizes.batch, N_DENSE)).astype(np.float32)
-        batch["label"] = rng.integers(0, 2, sizes.batch).astype(np.float32)
+        batch["label"] = rng.integers(
+            0,
+            2,
+            sizes.batch,
+        ).astype(np.float32)
         result.append(batch)
     return result
 
@@ -210,11 +251,21 @@ def parameters(sizes: TableSizes) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     params: dict[str, Any] = {}
     for name in sizes.names:
-        params[name] = rng.normal(0, 0.1, (sizes.rows, sizes.features)).astype(np.float32)
+        params[name] = rng.normal(
+            0,
+            0.1,
+            (sizes.rows, sizes.features),
+        ).astype(np.float32)
     n_products = (sizes.tables + 1) * sizes.tables // 2
     params["layers"] = {
-        "bottom": _layers(rng, (N_DENSE, HIDDEN, sizes.features)),
-        "top": _layers(rng, (sizes.features + n_products, HIDDEN, 1)),
+        "bottom": _layers(
+            rng,
+            (N_DENSE, HIDDEN, sizes.features),
+        ),
+        "top": _layers(
+            rng,
+            (sizes.features + n_products, HIDDEN, 1),
+        ),
     }
     return params
 
@@ -225,8 +276,20 @@ def _layers(
 ) -> list[list[np.ndarray]]:
     layers = []
     for start, end in pairwise(widths):
-        weight = rng.normal(0, start**-0.5, (start, end)).astype(np.float32)
-        layers.append([weight, np.zeros(end, np.float32)])
+        weight = rng.normal(
+            0,
+            start**-0.5,
+            (start, end),
+        ).astype(np.float32)
+        layers.append(
+            [
+                weight,
+                np.zeros(
+                    end,
+                    np.float32,
+                ),
+            ]
+        )
     return layers
 
 
@@ -248,13 +311,27 @@ def loss_of_bags(
       bags: By table the sum of an example's rows, `[n, features]`.
       batch: Numbers and labels.
     """
-    bottom = jax.nn.relu(_network(layers["bottom"], batch["dense"]))
+    bottom = jax.nn.relu(
+        _network(
+            layers["bottom"],
+            batch["dense"],
+        )
+    )
     stacked = jnp.stack([bottom, *bags], 1)
     products = stacked @ stacked.transpose(0, 2, 1)
-    first, second = np.tril_indices(stacked.shape[1], -1)
-    joined = jnp.concatenate([bottom, products[:, first, second]], 1)
+    first, second = np.tril_indices(
+        stacked.shape[1],
+        -1,
+    )
+    joined = jnp.concatenate(
+        [bottom, products[:, first, second]],
+        1,
+    )
     scores = _network(layers["top"], joined)[:, 0]
-    return optax.sigmoid_binary_cross_entropy(scores, batch["label"]).mean()
+    return optax.sigmoid_binary_cross_entropy(
+        scores,
+        batch["label"],
+    ).mean()
 
 
 def loss(
@@ -264,7 +341,11 @@ def loss(
 ) -> jax.Array:
     """The same as a program for one device."""
     bags = [params[name][batch[name]].sum(1) for name in names]
-    return loss_of_bags(params["layers"], bags, batch)
+    return loss_of_bags(
+        params["layers"],
+        bags,
+        batch,
+    )
 
 
 # ---- programs --------------------------------------------------------------------------------------------------------
@@ -278,7 +359,15 @@ def _runner(
 ) -> Ours:
     config = px.ParallaxConfig(alpha_threshold=2)
     devices = machines(1, options.replicas)
-    return Ours(px.get_runner(loss_fn, params, tx, devices, config))
+    return Ours(
+        px.get_runner(
+            loss_fn,
+            params,
+            tx,
+            devices,
+            config,
+        )
+    )
 
 
 def _dlrm(
@@ -289,7 +378,12 @@ def _dlrm(
     tx = rowwise_adagrad(LEARNING_RATE)
     params = parameters(sizes)
     programs: dict[str, Program] = {
-        "ours, row-wise": _runner(partial(loss, sizes.names), params, tx, options)
+        "ours, row-wise": _runner(
+            partial(loss, sizes.names),
+            params,
+            tx,
+            options,
+        )
     }
     if importlib.util.find_spec("torch") is None:
         console.print("PyTorch is not installed (the extra `bench`): its programs are left out.")
@@ -320,7 +414,11 @@ def _by_hand(
         batch: Mapping[str, Any],
     ) -> jax.Array:
         own = rows[name].reshape(*batch[name].shape, -1)
-        return loss_of_bags(dense["layers"], [own.sum(1)], batch)
+        return loss_of_bags(
+            dense["layers"],
+            [own.sum(1)],
+            batch,
+        )
 
     by_hand = HandWritten(
         loss_of_rows,
@@ -332,7 +430,12 @@ def _by_hand(
         devices=machines(1, options.replicas).devices,
     )
     return {
-        "ours": _runner(partial(loss, sizes.names), params, tx, options),
+        "ours": _runner(
+            partial(loss, sizes.names),
+            params,
+            tx,
+            options,
+        ),
         "by hand": by_hand,
     }
 
@@ -361,6 +464,16 @@ def _stacked(
         )
 
     return {
-        "many tables": _runner(partial(loss, sizes.names), params, tx, options),
-        "one table": _runner(loss_of_one, joined, tx, options),
+        "many tables": _runner(
+            partial(loss, sizes.names),
+            params,
+            tx,
+            options,
+        ),
+        "one table": _runner(
+            loss_of_one,
+            joined,
+            tx,
+            options,
+        ),
     }

@@ -62,7 +62,15 @@ def main(
     Raises:
       SettingsError: If a count is below 1.
     """
-    if min(options.rows, options.features, options.ids, options.steps) < 1:
+    if (
+        min(
+            options.rows,
+            options.features,
+            options.ids,
+            options.steps,
+        )
+        < 1
+    ):
         raise SettingsError(
             "bench row-dtypes, options",
             "numbers of at least 1",
@@ -82,11 +90,22 @@ def main(
         errors = []
         for noise in (0.0, options.noise):
             for slower in (1, 10):
-                errors.append(error(kind, options, noise, slower))
+                errors.append(
+                    error(
+                        kind,
+                        options,
+                        noise,
+                        slower,
+                    )
+                )
         n_bytes = options.features * np.dtype(KINDS[kind][0]).itemsize
         if KINDS[kind][2] is not None:
             n_bytes = options.features + 1
-        table.add_row(kind, f"{n_bytes}", *[f"{each:.4f}" for each in errors])
+        table.add_row(
+            kind,
+            f"{n_bytes}",
+            *[f"{each:.4f}" for each in errors],
+        )
         found.append({"bench": "row-dtypes", "rows": kind, "bytes": n_bytes, "errors": errors})
     (console or Console(highlight=False)).print(table)
     append(options.json, found)

@@ -65,14 +65,28 @@ def grid(
     """
     cut = len(letters) * 9 // 10
     last = len(letters) - CONTEXT - 1
-    held = jnp.asarray(np.linspace(cut, last, VALID_ROWS).astype(int))
+    held = jnp.asarray(
+        np.linspace(
+            cut,
+            last,
+            VALID_ROWS,
+        ).astype(int)
+    )
     data = jnp.asarray(letters)
-    model = LetterModel(n_letters, CONTEXT, WIDTH, memory=MEMORY)
+    model = LetterModel(
+        n_letters,
+        CONTEXT,
+        WIDTH,
+        memory=MEMORY,
+    )
 
     def init(key: jax.Array) -> Any:
         for_dense, for_table = jax.random.split(key)
         shape = (MEMORY.n_ids * MEMORY.n_rows, MEMORY.features)
-        table = MEMORY.scale * jax.random.normal(for_table, shape)
+        table = MEMORY.scale * jax.random.normal(
+            for_table,
+            shape,
+        )
         return {"dense": model.init(for_dense), "rows": table}
 
     def loss(params: Any, starts: jax.Array) -> jax.Array:
@@ -80,7 +94,10 @@ def grid(
         batch = {"letters": rows, "ids": MEMORY.ids(rows[:, :-1])}
         dense = params["dense"]
         ngrams = {**dense["ngrams"], "table": params["rows"]}
-        return model.loss({**dense, "ngrams": ngrams}, batch)
+        return model.loss(
+            {**dense, "ngrams": ngrams},
+            batch,
+        )
 
     def train(params: Any, key: jax.Array) -> jax.Array:
         starts = jax.random.randint(
@@ -109,6 +126,9 @@ def _partly(late: Late) -> Callable[[Any], Any]:
     kinds = {"dense": "dense", "rows": "rows"}
 
     def within(tx: Any) -> Any:
-        return optax.partition({**ON_TIME, late: tx}, kinds)
+        return optax.partition(
+            {**ON_TIME, late: tx},
+            kinds,
+        )
 
     return within

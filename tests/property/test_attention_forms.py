@@ -1,4 +1,4 @@
-"""Attention in the forms in which users write it: a batch computes the function's values and gradients, and no array of all pairs by all features."""
+"""Attention in the forms of users: a batch computes the function's values and gradients, and no array of all pairs by all features."""
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +80,7 @@ def by_pairs(score, scale, mask, weighted):
 
 
 def rows(p, s):
-    """All keys for each query, with `jax.nn.softmax` over them."""
+    """All keys for each query, with `jax.nn.softmax` over keys."""
     q, k, v = projected(p, s)
 
     def each(query):

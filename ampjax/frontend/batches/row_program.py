@@ -56,9 +56,15 @@ class PackedParts:
     def note(self, tables: RowTables) -> None:
         """Notes a part's sizes."""
         for key, size in tables.sizes.items():
-            self.sizes[key] = max(size, self.sizes.get(key, 0))
+            self.sizes[key] = max(
+                size,
+                self.sizes.get(key, 0),
+            )
         for key, n in tables.counts.items():
-            self.counts[key] = max(n, self.counts.get(key, 0))
+            self.counts[key] = max(
+                n,
+                self.counts.get(key, 0),
+            )
 
     @property
     def are_alike(self) -> bool:
@@ -92,7 +98,10 @@ class RowProgram:
         of_sequences: SequenceRule,
     ):
         self._leaves = leaves
-        self._low = low = RowLowering(rules, of_sequences)
+        self._low = low = RowLowering(
+            rules,
+            of_sequences,
+        )
         root = IndexSpace()
         self._block = Block()
         room = low.room(low.root, root)
@@ -100,26 +109,70 @@ class RowProgram:
         with tracing() as dimensions:
             example = structure.unflatten([leaf.aval(dimensions) for leaf in leaves])
             with in_users_words(_names(structure)):
-                traced, constants, results = trace(function, types, example)
+                traced, constants, results = trace(
+                    function,
+                    types,
+                    example,
+                )
             refuse_leaks(traced.jaxpr, constants)
             refuse_callbacks(traced.jaxpr, traced.line)
-            self._params = [Rows(kind, None) for kind in jax.tree.leaves(types)]
+            self._params = [
+                Rows(
+                    kind,
+                    None,
+                )
+                for kind in jax.tree.leaves(types)
+            ]
             self._block.give(self._params)
-            of_params = [View(rows, root) for rows in self._params]
-            of_example = [_example_value(leaf, root, low) for leaf in leaves]
+            of_params = [
+                View(
+                    rows,
+                    root,
+                )
+                for rows in self._params
+            ]
+            of_example = [
+                _example_value(
+                    leaf,
+                    root,
+                    low,
+                )
+                for leaf in leaves
+            ]
             values = body.run(
                 traced,
-                [*map(Constant, constants), *of_params, *of_example],
+                [
+                    *map(
+                        Constant,
+                        constants,
+                    ),
+                    *of_params,
+                    *of_example,
+                ],
             )
             result = []
-            for value, kind in zip(values, results, strict=True):
+            for value, kind in zip(
+                values,
+                results,
+                strict=True,
+            ):
                 result.append(_result(body, value, kind))
             self._results = result
-            self._reports = [_report(body, report) for report in self._block.reports]
+            self._reports = [
+                _report(
+                    body,
+                    report,
+                )
+                for report in self._block.reports
+            ]
         self._structure = traced.results
         self._slots = low.slots
         self._sizes: dict[Hashable, Sizes] = {}
-        name = getattr(function, "__qualname__", type(function).__name__)
+        name = getattr(
+            function,
+            "__qualname__",
+            type(function).__name__,
+        )
         self.layout = hashlib.sha256(repr([name, *low.layout]).encode()).hexdigest()[:16]
 
     def check(self, columns: Columns) -> None:
@@ -132,7 +185,10 @@ class RowProgram:
           DataError: If one is not what the model can use.
         """
         for check in self._low.host.draft.checks:
-            missing_leaves(columns, lambda check=check: check(columns))
+            missing_leaves(
+                columns,
+                lambda check=check: check(columns),
+            )
 
     def pack(
         self,
@@ -155,7 +211,11 @@ class RowProgram:
         packed = self.pack_in(parts, size, least or {})
         if least is not None and not packed.sizes.items() <= least.items():
             need = self.pack_in(parts, size, {}, lambda n: n)
-            packed = self.pack_in(parts, size, _with_room(least, need))
+            packed = self.pack_in(
+                parts,
+                size,
+                _with_room(least, need),
+            )
         return packed.batches
 
     def _note(self, batch: Batch, sizes: Sizes) -> None:
@@ -190,10 +250,20 @@ class RowProgram:
           least: The sizes.
           round_up: From a number of rows to the size that holds so many, where `least` does not; by default one of few sizes.
         """
-        packed = self._pack_once(parts, size, least, round_up)
+        packed = self._pack_once(
+            parts,
+            size,
+            least,
+            round_up,
+        )
         # Wider levels need more rows together, so the sizes of all parts may be too small for some part.
         while not packed.are_alike:
-            packed = self._pack_once(parts, size, packed.sizes, round_up)
+            packed = self._pack_once(
+                parts,
+                size,
+                packed.sizes,
+                round_up,
+            )
         return packed
 
     def _pack_once(
@@ -206,7 +276,12 @@ class RowProgram:
         """Packs each part in given sizes at least, without regard to other parts."""
         packed = PackedParts([], {}, {})
         for columns in parts:
-            tables = RowTables(columns, size, least, round_up)
+            tables = RowTables(
+                columns,
+                size,
+                least,
+                round_up,
+            )
             batch = self._packed(tables, size)
             packed.batches.append(batch)
             packed.note(tables)
@@ -224,7 +299,12 @@ class RowProgram:
                 arrays.append(slot.make(tables))
             if read:
                 missing.append((number, tuple(sorted(read))))
-        return Batch(weights, tuple(arrays), self.layout, tuple(missing))
+        return Batch(
+            weights,
+            tuple(arrays),
+            self.layout,
+            tuple(missing),
+        )
 
     def missing_for(
         self,
@@ -244,12 +324,28 @@ class RowProgram:
             shape = [
                 max(n, 1) for n in jnp.shape(x)
             ]  # of sequences that are missing there may be no row, which nobody would read
-            return jax.ShapeDtypeStruct(shape, jnp.result_type(x))
+            return jax.ShapeDtypeStruct(
+                shape,
+                jnp.result_type(x),
+            )
 
-        shapes = jax.tree.map(type_of, params), jax.tree.map(kind, batch)
-        closed = jax.make_jaxpr(lambda params, batch: jax.tree.leaves(part(self(params, batch))))(
-            *shapes
+        shapes = (
+            jax.tree.map(
+                type_of,
+                params,
+            ),
+            jax.tree.map(kind, batch),
         )
+        closed = jax.make_jaxpr(
+            lambda params, batch: jax.tree.leaves(
+                part(
+                    self(
+                        params,
+                        batch,
+                    )
+                )
+            )
+        )(*shapes)
         n = len(self._slots)
         read = inputs_read(closed.jaxpr)[-n - 1 :]
         first = len(read) - n
@@ -271,7 +367,13 @@ class RowProgram:
           key: A PRNG key, if random numbers are to be drawn; else None.
         """
         run = Run(
-            dict(zip(self._slots, map(jnp.asarray, batch.arrays), strict=True)),
+            dict(
+                zip(
+                    self._slots,
+                    map(jnp.asarray, batch.arrays),
+                    strict=True,
+                )
+            ),
             ChainMap(),
             key,
         )
@@ -303,7 +405,7 @@ def _shapes(batch: Batch) -> Hashable:
 
 
 def _with_room(least: Sizes, need: PackedParts) -> Sizes:
-    """Larger sizes than those of an earlier batch, where examples need larger ones or nearly do.
+    """Larger sizes than an earlier batch has, where examples need larger ones or nearly do.
 
     Args:
       least: The earlier batch's.
@@ -319,7 +421,14 @@ def _with_room(least: Sizes, need: PackedParts) -> Sizes:
 
 def _as_array(leaf: Any) -> Any:
     """A leaf as an array of JAX; one that is such an array stays as it is, as `jnp.asarray` would add a conversion to its derivative."""
-    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+    return (
+        leaf
+        if isinstance(
+            leaf,
+            jax.Array,
+        )
+        else jnp.asarray(leaf)
+    )
 
 
 def _names(structure: Any) -> str:
@@ -357,10 +466,22 @@ def _lengths(body: Body, space: IndexSpace) -> Slot:
     frame, around = body.room.place
 
     def make(tables: RowTables) -> np.ndarray:
-        sizes = tables.column(frame, around, space.lengths(tables.data))
-        return np.where(tables.is_there(frame, around), sizes, 0).astype(np.int32)
+        sizes = tables.column(
+            frame,
+            around,
+            space.lengths(tables.data),
+        )
+        return np.where(
+            tables.is_there(frame, around),
+            sizes,
+            0,
+        ).astype(np.int32)
 
-    return body.low.slot(("lengths", space), frame, make)
+    return body.low.slot(
+        ("lengths", space),
+        frame,
+        make,
+    )
 
 
 def _report(
@@ -371,7 +492,13 @@ def _report(
     low = body.low
     space = report.values[0].space
     there = body.at(low.room(low.root, space))
-    values, counts = (there.rows(view, view.rows.aval) for view in report.values)
+    values, counts = (
+        there.rows(
+            view,
+            view.rows.aval,
+        )
+        for view in report.values
+    )
 
     def examples(tables: RowTables) -> np.ndarray:
         own = tables.column(
@@ -385,14 +512,24 @@ def _report(
             len(tables.rows(low.root, body.space)),
         ).astype(np.int32)
 
-    of = low.slot(("examples", space), low.root, examples)
+    of = low.slot(
+        ("examples", space),
+        low.root,
+        examples,
+    )
     plain = there.room.there
 
     def sums(run: Run) -> Any:
         n = run.size(body.room)
         result = []
         for each in (values, counts):
-            result.append(jax.ops.segment_sum(run.get(each), run.slots[of], n))
+            result.append(
+                jax.ops.segment_sum(
+                    run.get(each),
+                    run.slots[of],
+                    n,
+                )
+            )
         return result
 
     def rows(run: Run) -> RaggedRows:
@@ -403,7 +540,11 @@ def _report(
             run.slots[of],
             n,
         )
-        return RaggedRows(run.get(values), is_there, [lengths])
+        return RaggedRows(
+            run.get(values),
+            is_there,
+            [lengths],
+        )
 
     return report, sums if report.is_metric else rows
 
@@ -414,11 +555,19 @@ def _example_value(leaf: LeafSpec, root: IndexSpace, low: RowLowering) -> Value:
     space = root
     for depth, name in enumerate(leaf.dimensions):
         path = leaf.dimensions[: depth + 1]
-        sizes = Column(space, lambda data, path=path: data.sizes(path))
+        sizes = Column(
+            space,
+            lambda data, path=path: data.sizes(path),
+        )
         low.host.lengths.setdefault(name, sizes)
         space = space.along(name, sizes)
         spaces.append(space)
-    value: Any = Static(Column(space, lambda data: data.leaf(leaf.path)))
+    value: Any = Static(
+        Column(
+            space,
+            lambda data: data.leaf(leaf.path),
+        )
+    )
     for inner in reversed(spaces):
         value = Elements(inner, value)
     return value

@@ -175,7 +175,7 @@ class BlockBody(Body):
         equation: Equation,
         operands: Sequence[Rows | Constant],
     ) -> Rows | None:
-        """Adds exponentials over their sum, where they are there already; None for other equations."""
+        """Adds exponentials over their sum, where both are known; None for other equations."""
         grid = self._grid
         (difference,) = operands[:1]
         if equation.source.primitive.name != "exp" or not isinstance(difference, Rows):

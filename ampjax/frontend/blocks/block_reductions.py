@@ -37,7 +37,11 @@ def block_reduction(
       element: The type of an element.
     """
     grid = block_in(body, xs.space)
-    if grid is None or not is_in_block(body, grid, xs.element):
+    if grid is None or not is_in_block(
+        body,
+        grid,
+        xs.element,
+    ):
         return None
     inner = BlockBody(body.low, body.block, grid)
     rows = inner.operand(xs.element, element)
@@ -50,8 +54,21 @@ def block_reduction(
         return _noted(body, grid, out, name)
     out = Rows(kind, grid.rooms[axes])
     product = grid.products.get(rows) if name == "sum" else None
-    total = None if product is None else product.summed(grid.axes, (), across=True)
-    if total is not None and not all(map(inner.block.sees, total.arrays)):
+    total = (
+        None
+        if product is None
+        else product.summed(
+            grid.axes,
+            (),
+            across=True,
+        )
+    )
+    if total is not None and not all(
+        map(
+            inner.block.sees,
+            total.arrays,
+        )
+    ):
         total = None
 
     def compute(run: Run) -> list[Any]:
@@ -60,7 +77,13 @@ def block_reduction(
         if 0 in (*lead, sizes["x"]):
             return [zeros((math.prod(lead),), kind)]
         if total is not None:
-            factors = [grid.shaped(run, factor.operand) for factor in total.factors]
+            factors = [
+                grid.shaped(
+                    run,
+                    factor.operand,
+                )
+                for factor in total.factors
+            ]
             found = total.compute(factors, grid.counts(run))
             found = found.reshape(*lead, *kind.shape)
         else:
@@ -76,7 +99,12 @@ def block_reduction(
                 counts,
                 len(axes),
             )
-        return [as_typed(found.reshape(-1, *found.shape[len(axes) :]), kind)]
+        return [
+            as_typed(
+                found.reshape(-1, *found.shape[len(axes) :]),
+                kind,
+            )
+        ]
 
     body.block.add([out], compute)
     return _noted(body, grid, out, name)
@@ -111,7 +139,14 @@ def _log_sum_exp(
         values = grid.shaped(run, rows)
         lead = math.prod(values.shape[: len(axes)])
         if not values.size:
-            return [zeros((lead,), kind), run.zeros(each), zeros((lead,), kind)]
+            return [
+                zeros(
+                    (lead,),
+                    kind,
+                ),
+                run.zeros(each),
+                zeros((lead,), kind),
+            ]
         counts = _along(
             grid.counts(run),
             "px",
@@ -120,18 +155,29 @@ def _log_sum_exp(
         )
         # what does not count is a copy of what does, so no exponential is above 1
         largest = jnp.max(
-            jnp.where(counts, jax.lax.stop_gradient(values), -jnp.inf),
+            jnp.where(
+                counts,
+                jax.lax.stop_gradient(values),
+                -jnp.inf,
+            ),
             len(axes),
             keepdims=True,
         )
-        largest = jnp.where(jnp.isfinite(largest), largest, 0)
+        largest = jnp.where(
+            jnp.isfinite(largest),
+            largest,
+            0,
+        )
         shifted = jnp.exp(values - largest)
         sums = _sum(
             shifted,
             counts,
             len(axes),
         )
-        logarithm = jnp.log(sums) + jnp.squeeze(largest, len(axes))
+        logarithm = jnp.log(sums) + jnp.squeeze(
+            largest,
+            len(axes),
+        )
         found = [logarithm.reshape(lead, *kind.shape)]
         found.append(shifted.reshape(-1, *kind.shape))
         found.append(sums.reshape(lead, *kind.shape))
@@ -139,7 +185,11 @@ def _log_sum_exp(
 
     body.block.add([out, each, total], compute)
     grid.computed |= {each, total}
-    grid.exponentials[out] = Exponentials(rows, each, total)
+    grid.exponentials[out] = Exponentials(
+        rows,
+        each,
+        total,
+    )
     return out
 
 
@@ -153,7 +203,12 @@ def _outside(
     kind = rows.aval
     pairs = grid.spaces.pairs
     given = body.rows(grid.view(rows), kind)
-    none = Static(Column(body.space, lambda data: pairs.lengths(data) == 0))
+    none = Static(
+        Column(
+            body.space,
+            lambda data: pairs.lengths(data) == 0,
+        )
+    )
     is_empty = body.rows(
         none,
         jax.ShapeDtypeStruct((), np.bool_),
@@ -167,7 +222,13 @@ def _outside(
             empty,
             kind.dtype,
         )
-        return [jnp.where(along(run.get(is_empty), values), of_nothing, values)]
+        return [
+            jnp.where(
+                along(run.get(is_empty), values),
+                of_nothing,
+                values,
+            )
+        ]
 
     body.block.add([out], compute)
     return View(out, body.space)
@@ -197,7 +258,11 @@ def _along(
 
 def _sum(values: Any, counts: Any, axis: int) -> Any:
     return jnp.sum(
-        jnp.where(counts, values, jnp.zeros_like(values)),
+        jnp.where(
+            counts,
+            values,
+            jnp.zeros_like(values),
+        ),
         axis,
         dtype=values.dtype,
     )

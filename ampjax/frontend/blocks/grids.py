@@ -102,7 +102,15 @@ class Grid:
     ):
         sides = tuple(rooms.values())
         self.spaces = spaces
-        self.rooms = {**rooms, "pax": PairRoom(frame, spaces.pairs, has_pairs, sides=sides)}
+        self.rooms = {
+            **rooms,
+            "pax": PairRoom(
+                frame,
+                spaces.pairs,
+                has_pairs,
+                sides=sides,
+            ),
+        }
         self._counts = counts
         self._has_pairs = has_pairs
         self.computed: set[Rows] = set()
@@ -125,7 +133,10 @@ class Grid:
           value: The value.
           kind: Its type.
         """
-        return body.at(self.rooms[axes]).operand(value, kind)
+        return body.at(self.rooms[axes]).operand(
+            value,
+            kind,
+        )
 
     def derived(self, body: Body, rows: Rows) -> Rows:
         """Stops the derivative of an outer array that equations on pairs read, where the batch has no pair.
@@ -146,7 +157,14 @@ class Grid:
         Args:
           operand: The operand.
         """
-        room = None if isinstance(operand, Constant) else operand.room
+        room = (
+            None
+            if isinstance(
+                operand,
+                Constant,
+            )
+            else operand.room
+        )
         for axes, own in self.rooms.items():
             if own is room:
                 return axes
@@ -225,19 +243,34 @@ def grid_of(
       pairs: The space.
     """
     across = low.original(pairs)
-    if across is pairs or not _may_repeat(pairs, across):
+    if across is pairs or not _may_repeat(
+        pairs,
+        across,
+    ):
         return None
     if pairs not in low.grids:
-        low.grids[pairs] = _grid(low, GridSpaces(low.root, pairs, across))
+        low.grids[pairs] = _grid(
+            low,
+            GridSpaces(low.root, pairs, across),
+        )
     return low.grids[pairs]
 
 
 def _grid(low: RowLowering, spaces: GridSpaces) -> Grid:
     """Makes the block of a space outside of loops."""
-    across = GridFrame(spaces.across, lambda tables: spaces.layout(tables).across)
+    across = GridFrame(
+        spaces.across,
+        lambda tables: spaces.layout(tables).across,
+    )
     frames = {
-        "p": GridFrame(spaces.outer, lambda tables: spaces.layout(tables).outer),
-        "pa": GridFrame(spaces.around, lambda tables: spaces.layout(tables).around),
+        "p": GridFrame(
+            spaces.outer,
+            lambda tables: spaces.layout(tables).outer,
+        ),
+        "pa": GridFrame(
+            spaces.around,
+            lambda tables: spaces.layout(tables).around,
+        ),
         "px": across,
     }
     rooms = {}

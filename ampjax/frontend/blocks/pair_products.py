@@ -1,4 +1,4 @@
-"""Products of arrays on pairs: what they are products of, so that a sum of them is a matrix product, and no array of all pairs by all features is made."""
+"""Products of arrays on pairs, with their factors: a sum of products is a matrix product, and no array of all pairs by all features is made."""
 
 from __future__ import annotations
 
@@ -58,7 +58,12 @@ class PairProduct:
         factors = []
         for factor in self.factors:
             own = [None if axis is None else axes[axis] for axis in factor.axes]
-            factors.append(Factor(factor.operand, tuple(own)))
+            factors.append(
+                Factor(
+                    factor.operand,
+                    tuple(own),
+                )
+            )
         return PairProduct(tuple(factors), tuple(shape))
 
     def summed(
@@ -87,7 +92,11 @@ class PairProduct:
             return None
         left = [LETTERS[axis] for axis in sorted(every - {*sums})]
         letters = ("pa" if across else "pax") + "".join(left)
-        return SumOfProducts(self.factors, names, letters)
+        return SumOfProducts(
+            self.factors,
+            names,
+            letters,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,11 +132,20 @@ class SumOfProducts:
         numbers: list[Any] = []
         arrays = []
         names = []
-        for factor, name, value in zip(self.factors, self.names, values, strict=True):
+        for factor, name, value in zip(
+            self.factors,
+            self.names,
+            values,
+            strict=True,
+        ):
             shape = jnp.shape(value)
             n_lead = len(shape) - len(factor.axes)
             sizes = [*shape[:n_lead]]
-            for axis, size in zip(factor.axes, shape[n_lead:], strict=True):
+            for axis, size in zip(
+                factor.axes,
+                shape[n_lead:],
+                strict=True,
+            ):
                 if axis is not None:
                     sizes.append(size)
             if name:
@@ -137,12 +155,19 @@ class SumOfProducts:
                 numbers.append(jnp.reshape(value, ()))
         # what is the same for all pairs, and elements that do not count, go into the factor with the fewest numbers
         across = [i for i, name in enumerate(names) if "x" in name]
-        fewest = min(across, key=lambda i: arrays[i].size)
+        fewest = min(
+            across,
+            key=lambda i: arrays[i].size,
+        )
         for number in numbers:
             arrays[fewest] = arrays[fewest] * number.astype(arrays[fewest].dtype)
         if counts is not None:
             mask = _placed(counts, names[fewest])
-            arrays[fewest] = jnp.where(mask, arrays[fewest], jnp.zeros_like(arrays[fewest]))
+            arrays[fewest] = jnp.where(
+                mask,
+                arrays[fewest],
+                jnp.zeros_like(arrays[fewest]),
+            )
         return jnp.einsum(
             f"{','.join(names)}->{self.letters}",
             *arrays,
@@ -152,8 +177,22 @@ class SumOfProducts:
 
 def _placed(counts: Any, letters: str) -> Any:
     """`[p, x]` in a shape that fits an array of these axes."""
-    sizes = dict(zip("px", counts.shape, strict=True))
-    return counts.reshape([sizes.get(letter, 1) for letter in letters])
+    sizes = dict(
+        zip(
+            "px",
+            counts.shape,
+            strict=True,
+        )
+    )
+    return counts.reshape(
+        [
+            sizes.get(
+                letter,
+                1,
+            )
+            for letter in letters
+        ]
+    )
 
 
 Products = Mapping[Rows, PairProduct]
@@ -165,7 +204,7 @@ def product_of(
     operands: Sequence[Rows | Constant],
     known: Products,
 ) -> PairProduct | None:
-    """Returns what the result of an equation is a product of; None if it is none.
+    """Returns the product of which an equation gives the result; None for other equations.
 
     Args:
       equation: The equation.
@@ -175,15 +214,35 @@ def product_of(
     source = equation.source
     rule = _RULES.get(source.primitive.name)
     kind = equation.outputs[0].aval.dtype
-    if rule is None or not jnp.issubdtype(kind, jnp.floating):
+    if rule is None or not jnp.issubdtype(
+        kind,
+        jnp.floating,
+    ):
         return None
     parts = []
     for operand in operands:
-        if isinstance(operand, Rows) and operand.aval.dtype != kind:
+        if (
+            isinstance(
+                operand,
+                Rows,
+            )
+            and operand.aval.dtype != kind
+        ):
             return None
-        own = known.get(operand) if isinstance(operand, Rows) else None
+        own = (
+            known.get(operand)
+            if isinstance(
+                operand,
+                Rows,
+            )
+            else None
+        )
         parts.append(own or _alone(operand))
-    return rule(source.params, parts, tuple(equation.outputs[0].aval.shape))
+    return rule(
+        source.params,
+        parts,
+        tuple(equation.outputs[0].aval.shape),
+    )
 
 
 def product_of_arrays(arrays: Sequence[Rows]) -> PairProduct:
@@ -192,14 +251,28 @@ def product_of_arrays(arrays: Sequence[Rows]) -> PairProduct:
     Args:
       arrays: The arrays.
     """
-    return _mul(None, [_alone(array) for array in arrays], tuple(arrays[0].aval.shape))
+    return _mul(
+        None,
+        [_alone(array) for array in arrays],
+        tuple(arrays[0].aval.shape),
+    )
 
 
 def _alone(operand: Rows | Constant) -> PairProduct:
-    """An array as the product of itself."""
-    shape = np.shape(operand.value) if isinstance(operand, Constant) else operand.aval.shape
+    """An array as a product of one factor."""
+    shape = (
+        np.shape(operand.value)
+        if isinstance(
+            operand,
+            Constant,
+        )
+        else operand.aval.shape
+    )
     axes = [None if size == 1 else axis for axis, size in enumerate(shape)]
-    return PairProduct((Factor(operand, tuple(axes)),), tuple(shape))
+    return PairProduct(
+        (Factor(operand, tuple(axes)),),
+        tuple(shape),
+    )
 
 
 Parts = Sequence[PairProduct]
@@ -215,10 +288,17 @@ def _div(params: Any, parts: Parts, shape: Shape) -> PairProduct | None:
     """A quotient by an array that is known, as a product with its reciprocal."""
     dividend, divisor = parts
     factor = divisor.factors[0]
-    if len(divisor.factors) > 1 or not isinstance(factor.operand, Constant):
+    if len(divisor.factors) > 1 or not isinstance(
+        factor.operand,
+        Constant,
+    ):
         return None
     reciprocal = Constant(1 / jnp.asarray(factor.operand.value))
-    return _mul(params, [dividend, PairProduct((Factor(reciprocal, factor.axes),), shape)], shape)
+    return _mul(
+        params,
+        [dividend, PairProduct((Factor(reciprocal, factor.axes),), shape)],
+        shape,
+    )
 
 
 def _neg(params: Any, parts: Parts, shape: Shape) -> PairProduct:
@@ -228,34 +308,48 @@ def _neg(params: Any, parts: Parts, shape: Shape) -> PairProduct:
 
 def _broadcast(params: Any, parts: Parts, shape: Shape) -> PairProduct:
     (part,) = parts
-    return part.moved(params["broadcast_dimensions"], shape)
+    return part.moved(
+        params["broadcast_dimensions"],
+        shape,
+    )
 
 
 def _reshape(params: Any, parts: Parts, shape: Shape) -> PairProduct | None:
-    """Another shape whose axes are the same but for those of size 1."""
+    """Another shape with the same axes but for axes of size 1."""
     (part,) = parts
     before = [axis for axis, size in enumerate(part.shape) if size != 1]
     after = [axis for axis, size in enumerate(shape) if size != 1]
     if [part.shape[axis] for axis in before] != [shape[axis] for axis in after]:
         return None
     moved = dict(zip(before, after, strict=True))
-    return part.moved([moved.get(axis) for axis in range(len(part.shape))], shape)
+    return part.moved(
+        [moved.get(axis) for axis in range(len(part.shape))],
+        shape,
+    )
 
 
 def _transpose(params: Any, parts: Parts, shape: Shape) -> PairProduct:
     (part,) = parts
     moved = {axis: number for number, axis in enumerate(params["permutation"])}
-    return part.moved([moved[axis] for axis in range(len(shape))], shape)
+    return part.moved(
+        [moved[axis] for axis in range(len(shape))],
+        shape,
+    )
 
 
 def _outer(params: Any, parts: Parts, shape: Shape) -> PairProduct | None:
-    """A matrix product that sums over nothing: its axes are those of both, in the order of JAX."""
+    """A matrix product without a sum, with the axes of both, in the order of JAX."""
     contracted, batched = params["dimension_numbers"]
     if math.prod(parts[0].shape[axis] for axis in contracted[0]) != 1:
         return None
     n = len(batched[0])
     moved = []
-    for part, gone, shared in zip(parts, contracted, batched, strict=True):
+    for part, gone, shared in zip(
+        parts,
+        contracted,
+        batched,
+        strict=True,
+    ):
         axes: list[int | None] = [None] * len(part.shape)
         for number, axis in enumerate(shared):
             axes[axis] = number

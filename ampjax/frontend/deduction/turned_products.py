@@ -46,7 +46,7 @@ def _is_turned(equation: Equation) -> bool:
 
 
 def _swapped(product: Equation, turn: Equation) -> list[Equation]:
-    """The equations of a product with its operands swapped, and of what turns its result round then.
+    """The equations of a product with its operands swapped, and of the transpose of its result.
 
     Args:
       product: The product.
@@ -67,20 +67,54 @@ def _swapped(product: Equation, turn: Equation) -> list[Equation]:
     left, right = (len(_type_of(atom).shape) - n_bound for atom in product.inputs)
     # where each axis of the product is when its operands are swapped
     places = [*range(n_shared)]
-    places += range(n_shared + right, n_shared + right + left)
+    places += range(
+        n_shared + right,
+        n_shared + right + left,
+    )
     places += range(n_shared, n_shared + right)
     order = [places[axis] for axis in turn.source.params["permutation"]]
 
     def both(x: Any, y: Any) -> Any:
-        return jax.lax.transpose(bind(swapped, [y, x])[0], order)
+        return jax.lax.transpose(
+            bind(swapped, [y, x])[0],
+            order,
+        )
 
-    function = trace(both, *map(_type_of, product.inputs))[0]
-    atoms = dict(zip(function.variables, product.inputs, strict=True))
+    function = trace(
+        both,
+        *map(_type_of, product.inputs),
+    )[0]
+    atoms = dict(
+        zip(
+            function.variables,
+            product.inputs,
+            strict=True,
+        )
+    )
     equations, _ = flatten(function, atoms)
-    placed = [replace(each, place=turn.place) for each in equations]
-    return [*placed[:-1], replace(placed[-1], outputs=turn.outputs)]
+    placed = [
+        replace(
+            each,
+            place=turn.place,
+        )
+        for each in equations
+    ]
+    return [
+        *placed[:-1],
+        replace(
+            placed[-1],
+            outputs=turn.outputs,
+        ),
+    ]
 
 
 def _type_of(atom: Any) -> Any:
     """The type of an operand."""
-    return atom.aval if isinstance(atom, Name) else type_of(atom.value)
+    return (
+        atom.aval
+        if isinstance(
+            atom,
+            Name,
+        )
+        else type_of(atom.value)
+    )

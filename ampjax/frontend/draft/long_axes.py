@@ -35,17 +35,29 @@ def n_long_axes(kind: Any) -> int:
     Args:
       kind: The type.
     """
-    return sum(not isinstance(size, int) for size in kind.shape)
+    return sum(
+        not isinstance(
+            size,
+            int,
+        )
+        for size in kind.shape
+    )
 
 
 def is_in_front(kind: Any) -> bool:
     """Whether the axes of a type that are each example's own come before all others; a type without any passes."""
-    is_long = [not isinstance(size, int) for size in kind.shape]
+    is_long = [
+        not isinstance(
+            size,
+            int,
+        )
+        for size in kind.shape
+    ]
     return is_long == sorted(is_long, reverse=True)
 
 
 def length_name(kind: Any) -> str:
-    """The length of a sequence, as JAX writes it.
+    """The length of a sequence, as JAX writes lengths.
 
     Args:
       kind: The sequence's type.
@@ -58,11 +70,14 @@ def length_name(kind: Any) -> str:
 def element_type(kind: Any) -> Any:
     """The type of a sequence's element, or of an array's part along its first axis."""
     axis = long_axis(kind) or 0
-    return jax.ShapeDtypeStruct((*kind.shape[:axis], *kind.shape[axis + 1 :]), kind.dtype)
+    return jax.ShapeDtypeStruct(
+        (*kind.shape[:axis], *kind.shape[axis + 1 :]),
+        kind.dtype,
+    )
 
 
 def without_axis(axes: Sequence[int], gone: int) -> tuple[int, ...]:
-    """Axes as they are numbered where one is left out.
+    """The numbers of axes where one is left out.
 
     Args:
       axes: The axes; that one may be among them.

@@ -71,22 +71,46 @@ def on_element(equation: Any, operands: Sequence[Any]) -> list[Any]:
     name = equation.primitive.name
     if name in CALLS:
         jaxpr, constants = opened(called(equation))
-        return evaluate(jaxpr, constants, operands, _inside)
+        return evaluate(
+            jaxpr,
+            constants,
+            operands,
+            _inside,
+        )
     if name == "custom_jvp_call":
         return _with_rule(equation, operands)
     form = _form(equation)
     if form is None:
         raise NotByElementError(name)
     given = []
-    for value, axis in zip(operands, form.dropped, strict=True):
-        given.append(value if axis is None else jax.lax.squeeze(value, [axis]))
-    return bind(equation.replace(params=form.params), given)
+    for value, axis in zip(
+        operands,
+        form.dropped,
+        strict=True,
+    ):
+        given.append(
+            value
+            if axis is None
+            else jax.lax.squeeze(
+                value,
+                [axis],
+            )
+        )
+    return bind(
+        equation.replace(params=form.params),
+        given,
+    )
 
 
 def _inside(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """The results of an equation of a function, for one element of each sequence in it."""
+    """The results of an equation of a function, for one element of each sequence."""
     are_long = [_is_long(variable) for variable in equation.invars]
-    if not any(are_long) and not any(map(_is_long, equation.outvars)):
+    if not any(are_long) and not any(
+        map(
+            _is_long,
+            equation.outvars,
+        )
+    ):
         return bind(equation, operands)
     if operands_by_element(equation) != are_long:
         raise NotByElementError(equation.primitive.name)
@@ -102,9 +126,14 @@ def _is_long(variable: Any) -> bool:
 
 
 def _form(equation: Any) -> ElementForm | None:
-    """The operation on one element; None if it is none that does the same to each."""
+    """The operation on one element; None for operations on a sequence as a whole."""
     rule = _FORMS.get(equation.primitive.name)
-    if rule is None or not all(map(_is_long, equation.outvars)):
+    if rule is None or not all(
+        map(
+            _is_long,
+            equation.outvars,
+        )
+    ):
         return None
     return rule(equation)
 
@@ -121,22 +150,43 @@ def _with_rule(
 
     @jax.custom_jvp
     def function(*inputs: Any) -> list[Any]:
-        return evaluate(jaxpr, constants, [*closed, *inputs], _inside)
+        return evaluate(
+            jaxpr,
+            constants,
+            [*closed, *inputs],
+            _inside,
+        )
 
     def derivative(
         primals: Sequence[Any],
         tangents: Sequence[Any],
     ) -> tuple[list[Any], list[Any]]:
         moving = []
-        for primal, tangent in zip(primals, tangents, strict=True):
-            if jax.numpy.issubdtype(primal.dtype, jax.numpy.inexact):
+        for primal, tangent in zip(
+            primals,
+            tangents,
+            strict=True,
+        ):
+            if jax.numpy.issubdtype(
+                primal.dtype,
+                jax.numpy.inexact,
+            ):
                 moving.append(tangent)
-        results = evaluate(rule, rule_constants, [*primals, *moving], _inside)
+        results = evaluate(
+            rule,
+            rule_constants,
+            [*primals, *moving],
+            _inside,
+        )
         outputs = results[: len(are_zero)]
         changes = iter(results[len(are_zero) :])
         return outputs, [
             jax.numpy.zeros_like(value) if is_zero else next(changes)
-            for value, is_zero in zip(outputs, are_zero, strict=True)
+            for value, is_zero in zip(
+                outputs,
+                are_zero,
+                strict=True,
+            )
         ]
 
     function.defjvp(derivative)
@@ -160,7 +210,11 @@ def _cut(shape: Sequence[Any], axis: int) -> tuple[Any, ...]:
 
 def _of_each(params: Params, n: int = 1) -> ElementForm:
     """The form of an operation that gets an element of every operand."""
-    return ElementForm(params, (True,) * n, (None,) * n)
+    return ElementForm(
+        params,
+        (True,) * n,
+        (None,) * n,
+    )
 
 
 def _elementwise(equation: Any) -> ElementForm | None:
@@ -169,7 +223,11 @@ def _elementwise(equation: Any) -> ElementForm | None:
     rank = len(equation.outvars[0].aval.shape)
     are_each = []
     dropped: list[int | None] = []
-    for variable, long in zip(equation.invars, own, strict=True):
+    for variable, long in zip(
+        equation.invars,
+        own,
+        strict=True,
+    ):
         shape = variable.aval.shape
         is_each = long == axis
         is_beside = len(shape) == rank and not is_each
@@ -177,7 +235,11 @@ def _elementwise(equation: Any) -> ElementForm | None:
             return None
         are_each.append(is_each)
         dropped.append(axis if is_beside else None)
-    return ElementForm(equation.params, tuple(are_each), tuple(dropped))
+    return ElementForm(
+        equation.params,
+        tuple(are_each),
+        tuple(dropped),
+    )
 
 
 def _over_axes(name: str) -> Formed:
@@ -188,7 +250,15 @@ def _over_axes(name: str) -> Formed:
         axes = tuple(map(int, equation.params[name]))
         if own is None or own in axes:
             return None
-        return _of_each({**equation.params, name: without_axis(axes, own)})
+        return _of_each(
+            {
+                **equation.params,
+                name: without_axis(
+                    axes,
+                    own,
+                ),
+            }
+        )
 
     return formed
 
@@ -196,7 +266,12 @@ def _over_axes(name: str) -> Formed:
 def _broadcast(equation: Any) -> ElementForm | None:
     (own,), axis = _axes_of(equation)
     params = equation.params
-    axes = [*map(int, params["broadcast_dimensions"])]
+    axes = [
+        *map(
+            int,
+            params["broadcast_dimensions"],
+        )
+    ]
     is_each = False
     dropped = None
     if axis in axes:
@@ -211,7 +286,11 @@ def _broadcast(equation: Any) -> ElementForm | None:
         "shape": _cut(params["shape"], axis),
         "broadcast_dimensions": without_axis(axes, axis),
     }
-    return ElementForm(shifted, (is_each,), (dropped,))
+    return ElementForm(
+        shifted,
+        (is_each,),
+        (dropped,),
+    )
 
 
 def _reshape(equation: Any) -> ElementForm | None:
@@ -223,15 +302,36 @@ def _reshape(equation: Any) -> ElementForm | None:
         return None
     if math.prod(sizes[:axis]) != math.prod(shape[:own]):
         return None
-    return _of_each({**equation.params, "new_sizes": _cut(sizes, axis)})
+    return _of_each(
+        {
+            **equation.params,
+            "new_sizes": _cut(
+                sizes,
+                axis,
+            ),
+        }
+    )
 
 
 def _transpose(equation: Any) -> ElementForm | None:
     (own,), axis = _axes_of(equation)
-    order = [*map(int, equation.params["permutation"])]
+    order = [
+        *map(
+            int,
+            equation.params["permutation"],
+        )
+    ]
     if own is None or order[axis] != own:
         return None
-    return _of_each({**equation.params, "permutation": without_axis(order, own)})
+    return _of_each(
+        {
+            **equation.params,
+            "permutation": without_axis(
+                order,
+                own,
+            ),
+        }
+    )
 
 
 def _iota(equation: Any) -> ElementForm | None:
@@ -239,8 +339,18 @@ def _iota(equation: Any) -> ElementForm | None:
     params = equation.params
     if params["dimension"] == axis:
         return None
-    (dimension,) = without_axis([params["dimension"]], axis)
-    shifted = {**params, "dimension": dimension, "shape": _cut(params["shape"], axis)}
+    (dimension,) = without_axis(
+        [params["dimension"]],
+        axis,
+    )
+    shifted = {
+        **params,
+        "dimension": dimension,
+        "shape": _cut(
+            params["shape"],
+            axis,
+        ),
+    }
     return ElementForm(shifted, (), ())
 
 
@@ -265,17 +375,31 @@ def _product(equation: Any) -> ElementForm | None:
     for side, lost in enumerate(gone):
         axes = contracted[side], batched[side]
         if lost is not None:
-            axes = without_axis(contracted[side], lost), without_axis(batched[side], lost)
+            axes = (
+                without_axis(
+                    contracted[side],
+                    lost,
+                ),
+                without_axis(batched[side], lost),
+            )
             if own[side] != lost:
                 return None
-        for found, kept in zip(numbers, axes, strict=True):
+        for found, kept in zip(
+            numbers,
+            axes,
+            strict=True,
+        ):
             found.append(tuple(kept))
     are_each = [lost is not None for lost in gone]
     shifted = {
         **equation.params,
         "dimension_numbers": (tuple(numbers[0]), tuple(numbers[1])),
     }
-    return ElementForm(shifted, tuple(are_each), (None, None))
+    return ElementForm(
+        shifted,
+        tuple(are_each),
+        (None, None),
+    )
 
 
 def _along(name: str, adds_axis: bool = False) -> Formed:
@@ -293,7 +417,10 @@ def _along(name: str, adds_axis: bool = False) -> Formed:
         if along == axis or any(each != place for each in own):
             return None
         (shifted,) = without_axis([along], axis)
-        return _of_each({**equation.params, name: shifted}, len(own))
+        return _of_each(
+            {**equation.params, name: shifted},
+            len(own),
+        )
 
     return formed
 
@@ -312,7 +439,11 @@ def _first(shifted: Shifted) -> Formed:
         if params is None:
             return None
         are_each = tuple(each is not None for each in own)
-        return ElementForm(params, are_each, (None,) * len(own))
+        return ElementForm(
+            params,
+            are_each,
+            (None,) * len(own),
+        )
 
     return formed
 
@@ -360,13 +491,36 @@ def _gather(equation: Any) -> ElementForm | None:
         return None
     shifted = replace_numbers(
         numbers,
-        offset_dims=without_axis(numbers.offset_dims, axis),
-        collapsed_slice_dims=without_axis(numbers.collapsed_slice_dims, of_operand),
-        start_index_map=without_axis(numbers.start_index_map, of_operand),
-        operand_batching_dims=without_axis(numbers.operand_batching_dims, of_operand),
+        offset_dims=without_axis(
+            numbers.offset_dims,
+            axis,
+        ),
+        collapsed_slice_dims=without_axis(
+            numbers.collapsed_slice_dims,
+            of_operand,
+        ),
+        start_index_map=without_axis(
+            numbers.start_index_map,
+            of_operand,
+        ),
+        operand_batching_dims=without_axis(
+            numbers.operand_batching_dims,
+            of_operand,
+        ),
     )
-    cut = {**params, "dimension_numbers": shifted, "slice_sizes": _cut(sizes, of_operand)}
-    return ElementForm(cut, (True, False), (None, None))
+    cut = {
+        **params,
+        "dimension_numbers": shifted,
+        "slice_sizes": _cut(
+            sizes,
+            of_operand,
+        ),
+    }
+    return ElementForm(
+        cut,
+        (True, False),
+        (None, None),
+    )
 
 
 def _gathered(equation: Any) -> Params | None:
@@ -378,7 +532,10 @@ def _gathered(equation: Any) -> Params | None:
     is_in_each = bool(numbers.operand_batching_dims) or 0 in numbers.offset_dims
     if is_in_each or not is_sequence(equation.invars[1].aval):
         return None
-    shifted = replace_numbers(numbers, offset_dims=_less(numbers.offset_dims))
+    shifted = replace_numbers(
+        numbers,
+        offset_dims=_less(numbers.offset_dims),
+    )
     return {**params, "dimension_numbers": shifted}
 
 
@@ -434,8 +591,14 @@ _FORMS: Mapping[str, Formed] = {
         ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"],
         _along("axis"),
     ),
-    **dict.fromkeys(["concatenate", "sort"], _along("dimension")),
-    **dict.fromkeys(["squeeze", "rev"], _over_axes("dimensions")),
+    **dict.fromkeys(
+        ["concatenate", "sort"],
+        _along("dimension"),
+    ),
+    **dict.fromkeys(
+        ["squeeze", "rev"],
+        _over_axes("dimensions"),
+    ),
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "transpose": _transpose,

@@ -61,7 +61,15 @@ def reduced(
         (one,) = results
     if isinstance(xs.element, Elements):
         return None
-    return [_reduced(body, source.primitive.name, xs, kind, one)]
+    return [
+        _reduced(
+            body,
+            source.primitive.name,
+            xs,
+            kind,
+            one,
+        )
+    ]
 
 
 def contracted(
@@ -81,8 +89,20 @@ def contracted(
         values,
         Call("dot_general", [], line=equation.line),
     )
-    numbers = without_axis(left, first), without_axis(right, second)
-    beside = without_axis(batched[0], first), without_axis(batched[1], second)
+    numbers = (
+        without_axis(
+            left,
+            first,
+        ),
+        without_axis(right, second),
+    )
+    beside = (
+        without_axis(
+            batched[0],
+            first,
+        ),
+        without_axis(batched[1], second),
+    )
     each = source.replace(
         params={
             **source.params,
@@ -101,7 +121,15 @@ def contracted(
         [],
         [value.element for value in values],
     )
-    return [_reduced(body, "reduce_sum", products, kind, kind)]
+    return [
+        _reduced(
+            body,
+            "reduce_sum",
+            products,
+            kind,
+            kind,
+        )
+    ]
 
 
 def _reduced(
@@ -121,7 +149,13 @@ def _reduced(
       one: The type of an element.
     """
     if name in _IN_BLOCKS:
-        found = block_reduction(body, _IN_BLOCKS[name], xs, kind, one)
+        found = block_reduction(
+            body,
+            _IN_BLOCKS[name],
+            xs,
+            kind,
+            one,
+        )
         if found is not None:
             return found
     return segments(
@@ -155,7 +189,10 @@ def _argmax(values: Any, ids: Any, n: int) -> Any:
         ids,
         ids,
     )
-    number = jnp.broadcast_to(along(number, values), values.shape)
+    number = jnp.broadcast_to(
+        along(number, values),
+        values.shape,
+    )
     found = segment_max(
         jnp.where(
             values == of_rows,
@@ -173,7 +210,13 @@ def _argmin(values: Any, ids: Any, n: int) -> Any:
 
 
 def _min(values: Any, ids: Any, n: int) -> Any:
-    return _turned(segment_max(_turned(values), ids, n))
+    return _turned(
+        segment_max(
+            _turned(values),
+            ids,
+            n,
+        )
+    )
 
 
 def _turned(values: Any) -> Any:
@@ -189,7 +232,14 @@ def _turned(values: Any) -> Any:
 
 
 def _or(values: Any, ids: Any, n: int) -> Any:
-    return segment_max(values.astype(np.int32), ids, n) > 0
+    return (
+        segment_max(
+            values.astype(np.int32),
+            ids,
+            n,
+        )
+        > 0
+    )
 
 
 def _and(values: Any, ids: Any, n: int) -> Any:

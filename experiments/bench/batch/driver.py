@@ -127,7 +127,7 @@ def main(
 
 
 def _known() -> dict[str, Callable[[Amount], Work]]:
-    """All works by name, those of groups too."""
+    """All works by name, with the works of groups."""
     known = dict(WORKS)
     for group in GROUPS.values():
         known |= group
@@ -135,7 +135,7 @@ def _known() -> dict[str, Callable[[Amount], Work]]:
 
 
 def _names(given: Iterable[str]) -> list[str]:
-    """Names of works, with those of a group in place of the group's."""
+    """Names of works; the works of a group stand in the group's place."""
     names = []
     for name in given:
         names += GROUPS.get(name, [name])

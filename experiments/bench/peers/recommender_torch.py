@@ -61,7 +61,11 @@ class RecommenderTorch:
             bag.weight.grad = None
         loss.backward()
         self.optimizer.step()
-        for bag, total in zip(self.bags.values(), self.sums, strict=False):
+        for bag, total in zip(
+            self.bags.values(),
+            self.sums,
+            strict=False,
+        ):
             self._step_of_rows(bag.weight, total)
         return loss.detach()
 
@@ -82,7 +86,10 @@ class RecommenderTorch:
 
     def loss(self, batch: Mapping[str, np.ndarray]) -> Tensor:
         """The mean logistic loss."""
-        bottom = self._network("bottom", torch.from_numpy(batch["dense"]))
+        bottom = self._network(
+            "bottom",
+            torch.from_numpy(batch["dense"]),
+        )
         features = [torch.relu(bottom)]
         for name in self.names:
             features.append(self.bags[name](torch.from_numpy(batch[name])))
@@ -90,10 +97,16 @@ class RecommenderTorch:
         products = stacked @ stacked.transpose(1, 2)
         n = len(features)
         first, second = torch.tril_indices(n, n, -1)
-        joined = torch.cat([features[0], products[:, first, second]], 1)
+        joined = torch.cat(
+            [features[0], products[:, first, second]],
+            1,
+        )
         scores = self._network("top", joined)[:, 0]
         labels = torch.from_numpy(batch["label"])
-        return F.binary_cross_entropy_with_logits(scores, labels)
+        return F.binary_cross_entropy_with_logits(
+            scores,
+            labels,
+        )
 
     def _network(self, name: str, x: Tensor) -> Tensor:
         for number, (weight, bias) in enumerate(self.layers[name]):
