@@ -126,14 +126,13 @@ def test_values_and_gradients(function):
 
 
 def test_what_is_no_sequence_any_more_is_refused():
+    refused = {
+        "first axis .*counts its elements": lambda xs: xs.reshape(-1),
+        r"jnp\.transpose\(x, \(1, 0\)\)": lambda xs: xs.T,
+    }
     with jax.enable_x64(True):
-        for flat in (
-            lambda xs: xs.reshape(
-                -1,
-            ),
-            lambda xs: xs.T,
-        ):
-            with pytest.raises(GraphError, match=r"first axis .*counts its elements"):
+        for told, flat in refused.items():
+            with pytest.raises(GraphError, match=told):
                 amp.vmap(
                     lambda p, s, f=flat: f(s["v"] * p["w"]),
                     SPEC,
