@@ -164,7 +164,7 @@ PROGRAM = """
 {imports}
 import json, warnings
 import jax, jax.numpy as jnp, numpy as np, optax
-import ampjax as amp, ampjax.parallel as px
+import ampjax as amp, ampjax.graphs as ag, ampjax.parallel as px
 from ampjax.errors import NumericsError, NumericsWarning
 
 rng = np.random.default_rng(0)
