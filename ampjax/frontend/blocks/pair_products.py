@@ -177,22 +177,9 @@ class SumOfProducts:
 
 def _placed(counts: Any, letters: str) -> Any:
     """`[p, x]` in a shape that fits an array of these axes."""
-    sizes = dict(
-        zip(
-            "px",
-            counts.shape,
-            strict=True,
-        )
-    )
-    return counts.reshape(
-        [
-            sizes.get(
-                letter,
-                1,
-            )
-            for letter in letters
-        ]
-    )
+    sizes = dict(zip("px", counts.shape, strict=True))
+    shape = [sizes.get(letter, 1) for letter in letters]
+    return counts.reshape(shape)
 
 
 Products = Mapping[Rows, PairProduct]
@@ -221,23 +208,12 @@ def product_of(
         return None
     parts = []
     for operand in operands:
-        if (
-            isinstance(
-                operand,
-                Rows,
-            )
-            and operand.aval.dtype != kind
-        ):
+        if isinstance(operand, Constant):
+            parts.append(_alone(operand))
+            continue
+        if operand.aval.dtype != kind:
             return None
-        own = (
-            known.get(operand)
-            if isinstance(
-                operand,
-                Rows,
-            )
-            else None
-        )
-        parts.append(own or _alone(operand))
+        parts.append(known.get(operand) or _alone(operand))
     return rule(
         source.params,
         parts,
@@ -260,14 +236,10 @@ def product_of_arrays(arrays: Sequence[Rows]) -> PairProduct:
 
 def _alone(operand: Rows | Constant) -> PairProduct:
     """An array as a product of one factor."""
-    shape = (
-        np.shape(operand.value)
-        if isinstance(
-            operand,
-            Constant,
-        )
-        else operand.aval.shape
-    )
+    if isinstance(operand, Constant):
+        shape = np.shape(operand.value)
+    else:
+        shape = operand.aval.shape
     axes = [None if size == 1 else axis for axis, size in enumerate(shape)]
     return PairProduct(
         (Factor(operand, tuple(axes)),),

@@ -8,6 +8,7 @@ Knows rows of numbers; nothing of tables or optimizers.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import ModuleType
@@ -23,6 +24,9 @@ _FORMS = {
     "float8_e5m2": (2, -14, 15, 0x600000, 0),
 }
 """By name the numbers of a format, in the order of `format_columns`."""
+
+RowArray = tuple[tuple[int, ...], np.dtype]
+"""The shape of one row, and the dtype."""
 
 ROW_DTYPES = tuple(_FORMS)
 """The dtypes of narrow rows."""
@@ -175,6 +179,18 @@ class NarrowRows:
     @cached_property
     def _form(self) -> np.ndarray:
         return np.array(_FORMS[self.row_dtype], np.int64)
+
+
+def stored_arrays(arrays: Sequence[RowArray], narrow: NarrowRows | None) -> list[RowArray]:
+    """The shape of one row and the dtype of each array in stored form.
+
+    Args:
+      arrays: The same in the form in which rows are read: parameters, then states.
+      narrow: The form of parameters in eight bits; None where rows are stored as they are read.
+    """
+    if narrow is None:
+        return list(arrays)
+    return [narrow.array, *arrays[1:]]
 
 
 @lru_cache(maxsize=8)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ampjax.optim.row_rule import RowTypes
-from ampjax.sparse.narrow.narrow_rows import NarrowRows
+from ampjax.sparse.narrow.narrow_rows import NarrowRows, stored_arrays
 from ampjax.sparse.rows.aligned_arrays import aligned_empty
 from ampjax.sparse.rows.byte_counts import Columns, cut
 
@@ -49,10 +49,7 @@ class Partition:
         narrow: NarrowRows | None = None,
         n_partitions: int = 1,
     ):
-        if narrow is None:
-            arrays = types.arrays
-        else:
-            arrays = [narrow.array, *types.arrays[1:]]
+        arrays = stored_arrays(types.arrays, narrow)
         files = [folder and folder / f"{index}-{i}.rows" for i in range(len(arrays))]
         self.index = index
         self.n_rows = n_rows

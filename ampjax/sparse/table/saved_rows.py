@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampjax.optim.row_rule import RowTypes
-from ampjax.sparse.narrow.narrow_rows import ROW_DTYPES, NarrowRows
+from ampjax.sparse.narrow.narrow_rows import ROW_DTYPES, NarrowRows, stored_arrays
 from ampjax.sparse.rows.row_blocks import Block
 
 
@@ -29,9 +29,7 @@ class SavedForm:
     @property
     def arrays(self) -> list[tuple[tuple[int, ...], np.dtype]]:
         """The shape of one row and the dtype of each array in the files: parameters, then states."""
-        if self._narrow is None:
-            return self.types.arrays
-        return [self._narrow.array, *self.types.arrays[1:]]
+        return stored_arrays(self.types.arrays, self._narrow)
 
     @property
     def is_kept(self) -> bool:

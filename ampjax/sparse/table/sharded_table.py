@@ -24,7 +24,7 @@ from ampjax.optim.row_rule import RowRule, RowState, Values
 from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.optim.split_transform import Split
 from ampjax.optim.split_update import SharedVariables, prepare_update
-from ampjax.sparse.narrow.narrow_rows import ROW_DTYPES, parameter_dtype
+from ampjax.sparse.narrow.narrow_rows import ROW_DTYPES, parameter_dtype, stored_arrays
 from ampjax.sparse.rows import row_blocks
 from ampjax.sparse.rows.byte_counts import ByteCounts, Columns
 from ampjax.sparse.rows.new_rows import checked_new_rows, first_states
@@ -1015,7 +1015,7 @@ def _place_for(settings: TableSettings, rule: RowRule) -> Iterator[SharedFolder 
         "partitions": settings.partitions,
     }
     narrow = settings.narrow(types.shape)
-    arrays = types.arrays if narrow is None else [narrow.array, *types.arrays[1:]]
+    arrays = stored_arrays(types.arrays, narrow)
     row = sum(row_blocks.row_bytes(*array) for array in arrays)
     assert settings.folder is not None
     folder = Path(settings.folder)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.optim.row_rule import RowRule
+from ampjax.sparse.narrow.narrow_rows import stored_arrays
 from ampjax.sparse.rows import row_blocks
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
@@ -178,10 +179,7 @@ class Shards:
     @property
     def stored_arrays(self) -> list[tuple[tuple[int, ...], np.dtype]]:
         """The shape of one row and the dtype of each array at servers: parameters in stored form, then states."""
-        arrays = self.connection.rule.types.arrays
-        if self._narrow is None:
-            return arrays
-        return [self._narrow.array, *arrays[1:]]
+        return stored_arrays(self.connection.rule.types.arrays, self._narrow)
 
     def fill(
         self,
