@@ -142,10 +142,7 @@ class RowProgram:
             values = body.run(
                 traced,
                 [
-                    *map(
-                        Constant,
-                        constants,
-                    ),
+                    *map(Constant, constants),
                     *of_params,
                     *of_example,
                 ],
@@ -168,11 +165,7 @@ class RowProgram:
         self._structure = traced.results
         self._slots = low.slots
         self._sizes: dict[Hashable, Sizes] = {}
-        name = getattr(
-            function,
-            "__qualname__",
-            type(function).__name__,
-        )
+        name = getattr(function, "__qualname__", type(function).__name__)
         self.layout = hashlib.sha256(repr([name, *low.layout]).encode()).hexdigest()[:16]
 
     def check(self, columns: Columns) -> None:
@@ -421,14 +414,7 @@ def _with_room(least: Sizes, need: PackedParts) -> Sizes:
 
 def _as_array(leaf: Any) -> Any:
     """A leaf as an array of JAX; one that is such an array stays as it is, as `jnp.asarray` would add a conversion to its derivative."""
-    return (
-        leaf
-        if isinstance(
-            leaf,
-            jax.Array,
-        )
-        else jnp.asarray(leaf)
-    )
+    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
 
 
 def _names(structure: Any) -> str:

@@ -157,14 +157,7 @@ class Grid:
         Args:
           operand: The operand.
         """
-        room = (
-            None
-            if isinstance(
-                operand,
-                Constant,
-            )
-            else operand.room
-        )
+        room = None if isinstance(operand, Constant) else operand.room
         for axes, own in self.rooms.items():
             if own is room:
                 return axes

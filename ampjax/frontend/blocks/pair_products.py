@@ -260,10 +260,7 @@ def _div(params: Any, parts: Parts, shape: Shape) -> PairProduct | None:
     """A quotient by an array that is known, as a product with its reciprocal."""
     dividend, divisor = parts
     factor = divisor.factors[0]
-    if len(divisor.factors) > 1 or not isinstance(
-        factor.operand,
-        Constant,
-    ):
+    if len(divisor.factors) > 1 or not isinstance(factor.operand, Constant):
         return None
     reciprocal = Constant(1 / jnp.asarray(factor.operand.value))
     return _mul(

@@ -110,11 +110,4 @@ def _swapped(product: Equation, turn: Equation) -> list[Equation]:
 
 def _type_of(atom: Any) -> Any:
     """The type of an operand."""
-    return (
-        atom.aval
-        if isinstance(
-            atom,
-            Name,
-        )
-        else type_of(atom.value)
-    )
+    return atom.aval if isinstance(atom, Name) else type_of(atom.value)

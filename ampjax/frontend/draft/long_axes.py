@@ -35,24 +35,12 @@ def n_long_axes(kind: Any) -> int:
     Args:
       kind: The type.
     """
-    return sum(
-        not isinstance(
-            size,
-            int,
-        )
-        for size in kind.shape
-    )
+    return sum(not isinstance(size, int) for size in kind.shape)
 
 
 def is_in_front(kind: Any) -> bool:
     """Whether the axes of a type that are each example's own come before all others; a type without any passes."""
-    is_long = [
-        not isinstance(
-            size,
-            int,
-        )
-        for size in kind.shape
-    ]
+    is_long = [not isinstance(size, int) for size in kind.shape]
     return is_long == sorted(is_long, reverse=True)
 
 
