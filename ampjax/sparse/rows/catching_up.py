@@ -168,4 +168,5 @@ def _get_seen(part: Partition) -> np.ndarray:
 def _block_rows(types: RowTypes) -> int:
     """The number of rows that catch up in one call: always the same, so that one size is compiled."""
     fitting = BLOCK_BYTES // max(1, row_bytes(types.shape, types.dtype))
-    return min(max(padded_size(fitting + 1) // 2, MIN_ROWS), MOST_ROWS)
+    power = 1 << fitting.bit_length() >> 1
+    return min(max(power, MIN_ROWS), MOST_ROWS)

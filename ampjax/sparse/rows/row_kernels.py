@@ -18,6 +18,9 @@ from ampjax.optim.row_rule import RowRule, RowTypes
 MIN_ROWS = 8
 """The smallest number of rows that is compiled for; then powers of two."""
 
+FINE_ROWS = 1 << 10
+"""From so many rows on, padding costs more than compilations do: three more sizes stand between two powers of two."""
+
 UNROLLED = 4
 """Missed updates that are made in one go: between them, numbers need not leave the processor's registers."""
 
@@ -27,8 +30,19 @@ Find = Callable[[str, tuple[Any, ...]], Function]
 
 
 def padded_size(n: int) -> int:
-    """The number of rows that a kernel takes for `n` rows: a power of two, `MIN_ROWS` at least."""
-    return max(MIN_ROWS, 1 << (n - 1).bit_length())
+    """The number of rows that a kernel takes for `n` rows: at most twice as many, and above `FINE_ROWS` at most a quarter more.
+
+    >>> [padded_size(n) for n in (1, 9, 1000, 1025, 10_135)]
+    [8, 16, 1024, 1280, 10240]
+    """
+    power = max(
+        MIN_ROWS,
+        1 << (n - 1).bit_length(),
+    )
+    if power <= FINE_ROWS:
+        return power
+    step = power // 8
+    return -(-n // step) * step
 
 
 @functools.lru_cache(maxsize=64)
