@@ -94,7 +94,8 @@ class Options:
         name's error lists all.
       min_admission: Instances are admitted when there is room for so many at once (or for max-active-keys, if that is fewer).
       group_by_size: Instances of about the same size follow one another, so many at a time; 1 takes all in random order.
-      max_dispatch_size: Messages (rows, where messages are ragged) in one dispatch at most; 1 is the paper's Algorithm 1.
+      max_dispatch_size: Messages (rows, where messages are ragged) in one dispatch at most; 1 is the paper's Algorithm 1. By default 64 in
+        asynchronous mode, else 512.
       replica_sync: How replicas are kept together: `epoch`, `none`, `every_k:K` or `message:K` (K: updates between).
       flops: Train in the virtual time of a machine whose workers have devices of so many operations per second each (the paper's has 1e12):
         fully connected layers take their flops' time. By default, this machine and its time.
@@ -126,7 +127,7 @@ class Options:
     policy: str = "balanced"
     min_admission: int = 1
     group_by_size: int = 1
-    max_dispatch_size: int = 64
+    max_dispatch_size: int | None = None
     replica_sync: str = "epoch"
     flops: float | None = None
     rest: Literal["none", "measured"] = "none"

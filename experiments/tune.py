@@ -268,7 +268,7 @@ def _work(options: TuneOptions) -> Work:
     target = model.target if options.target is None else options.target
     fixed = {
         "gradient": task.settings.gradient,
-        "max_dispatch_size": task.settings.max_dispatch_size,
+        "max_dispatch_size": task.settings.dispatch_limit,
     }
     fixed = {name: value for name, value in fixed.items() if name not in space}
     return Work(

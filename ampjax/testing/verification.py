@@ -22,7 +22,7 @@ def account(
       tolerance: Largest difference allowed.
     """
     s = settings
-    name = f"max_active_keys={s.max_active_keys}, max_dispatch_size={s.max_dispatch_size}, workers={s.workers}, {s.policy}"
+    name = f"max_active_keys={s.max_active_keys}, max_dispatch_size={s.dispatch_limit}, workers={s.workers}, {s.policy}"
     every = []
     for part in differences.values():
         for difference in part:

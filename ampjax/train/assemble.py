@@ -102,7 +102,7 @@ def scheduler_settings(
     return SchedulerSettings(
         max_active_keys=s.in_flight,
         min_admission=min(s.min_admission, s.in_flight),
-        max_dispatch_size=s.max_dispatch_size,
+        max_dispatch_size=s.dispatch_limit,
         intervals={
             n: node.options.min_update_interval or s.min_update_interval
             for n, node in nodes.items()

@@ -295,7 +295,7 @@ class Preparation:
         wanted = list[Ladder]()
         for (data, purpose), (ids, needed) in zip(workloads, samples, strict=True):
             largest = ids[needed.largest(self._settings.in_flight)]
-            size = self._settings.max_dispatch_size
+            size = self._settings.dispatch_limit
             stats = dry_run(
                 self._plan,
                 batches_of(data, largest),

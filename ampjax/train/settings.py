@@ -17,6 +17,11 @@ MODES = ("async", "pipeline", "sync", "batch")
 STALENESS_LIMITS = ("max_staleness", "drop_staler_than", "exact_staleness")
 """Settings in versions: one for all nodes, or one for each of some."""
 
+ASYNC_DISPATCH = 64
+"""Rows in one dispatch of asynchronous training at most, unless the user says otherwise."""
+ROUND_DISPATCH = 512
+"""The same in the other modes, where the size of a dispatch changes no update."""
+
 MOST_STALENESS = (1 << 16) - 1
 """The largest budget: a node has a counter for each version that gradients in flight may have seen."""
 
@@ -52,7 +57,8 @@ class Settings:
         mapping has a worker's number for each node, or the name of a host (`host1`, or `host1:1` for its second worker).
       policy: The rule by which a worker chooses its next messages: a name, such as `balanced` or `backward_first`, or a function. Concepts,
         Asynchrony, has a table; an unknown name's error lists all.
-      max_dispatch_size: The most rows in one dispatch; 1 is the paper's Algorithm 1.
+      max_dispatch_size: The most rows in one dispatch; 1 is the paper's Algorithm 1. By default 64 in asynchronous mode, where a dispatch may be
+        followed by an update, so that larger ones make fewer; 512 in the others, where updates wait for the end of a round.
       weights: The parameters that the adjoint uses: `current`; `stashed`, those of the forward pass, of which each version in flight is kept; or
         `estimated`, the current ones less their velocity times the staleness (PipeMare's T2), for one more copy of the parameters.
       velocity_decay: With estimated weights, D of PipeMare, in [0, 1): a change's weight in the velocity falls by this factor in as many updates as
@@ -89,7 +95,7 @@ class Settings:
     workers: int = 1
     affinity: str | Mapping[str, int | str] | Callable[..., Mapping[str, int | str]] = "default"
     policy: str | Policy = "balanced"
-    max_dispatch_size: int = 64
+    max_dispatch_size: int | None = None
     weights: str = "current"
     velocity_decay: float = 0.135
     gradient: str = "mean"
@@ -111,15 +117,12 @@ class Settings:
             "group_by_size",
             "min_update_interval",
             "workers",
-            "max_dispatch_size",
             "run_ahead",
         ):
             at_least(name, getattr(self, name), 1)
         at_least("seed", self.seed, 0)
         for name in STALENESS_LIMITS:
             _check_versions(name, getattr(self, name))
-        if self.memory_limit is not None:
-            at_least("memory_limit", self.memory_limit, 1)
         if self.min_admission > self.max_active_keys:
             raise SettingsError(
                 "setting `min_admission`",
@@ -127,7 +130,8 @@ class Settings:
                 f"{self.min_admission}",
                 "Lower it, or raise `max_active_keys`.",
             )
-        for name, least in (("arena_rows", 2), ("device_memory", 1)):
+        limits = {"arena_rows": 2, "device_memory": 1, "max_dispatch_size": 1, "memory_limit": 1}
+        for name, least in limits.items():
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), least)
         one_of("mode", self.mode, MODES)
@@ -179,6 +183,13 @@ class Settings:
         """Instances between the controller's updates; None in asynchronous mode."""
         rounds = {"async": None, "sync": 1}
         return rounds.get(self.mode, self.max_active_keys)
+
+    @property
+    def dispatch_limit(self) -> int:
+        """Rows in one dispatch at most, given the mode."""
+        if self.max_dispatch_size is not None:
+            return self.max_dispatch_size
+        return ASYNC_DISPATCH if self.flush_every is None else ROUND_DISPATCH
 
     @property
     def in_flight(self) -> int:

@@ -247,7 +247,7 @@ class Predictor:
         assert isinstance(executor, Executor)
         if key not in self._profiles:
             settings = session.scheduler.settings
-            sizes = [c.settings.get("max_dispatch_size", 64) for c in choices]
+            sizes = [Settings(**c.settings).dispatch_limit for c in choices]
             n = min(
                 len(self.train),
                 max(PROFILED, min(settings.max_active_keys, SIMULATED)),
@@ -306,11 +306,11 @@ def _stages_of(trainer: Trainer) -> str:
 def _largest(choices: Sequence[Candidate]) -> Settings:
     """Settings that need the largest arenas and the most kernels of all."""
     first = dict(choices[0].settings)
-    sized = ("max_active_keys", "max_dispatch_size")
-    usual = {name: getattr(Settings, name) for name in sized}
-    most = {}
-    for name in sized:
-        most[name] = max(c.settings.get(name, usual[name]) for c in choices)
+    of_choices = [Settings(**c.settings) for c in choices]
+    most = {
+        "max_active_keys": max(s.max_active_keys for s in of_choices),
+        "max_dispatch_size": max(s.dispatch_limit for s in of_choices),
+    }
     least = {
         "min_update_interval": min(c.settings.get("min_update_interval", 1) for c in choices),
         "min_admission": 1,
