@@ -1,4 +1,4 @@
-"""One partition: rows come back as they were put, of any shape and dtype."""
+"""One partition: rows come back unchanged, of any shape and dtype."""
 
 import jax.numpy as jnp
 import numpy as np
