@@ -80,6 +80,7 @@ COMMANDS: Mapping[str, Command] = {
     "calibrate": Command("calibrate", "CalibrateOptions"),
     "numerics": Command("numerics", "NumericsOptions"),
     "report": Command("report", "ReportOptions"),
+    "results": Command("results.driver", "ResultsOptions"),
     **{
         f"bench {name}": Command(
             "bench.workloads", f"{name.title().replace('-', '')}Bench", "bench.workload"
