@@ -256,15 +256,40 @@ SECTIONS = (
         "Training throughput of messages on two cores. Each program runs in a process of its own, in turn with the others; of each kind the table has the fastest, with its setting. [All programs](measurements/rates.md)",
         (
             _bench(
-                "sentiment", 1.2, "--programs", "jax levels", "torch levels", "--batch", "25", "64"
+                "sentiment",
+                1.2,
+                *("--max-active-keys", "64", "--batch", "25", "64"),
+                *("--programs", "jax levels", "torch levels"),
             ),
             _bench(
-                "wikiner", 1.0, "--programs", "jax jit bucketed", "torch packed", "--batch", "32"
+                "wikiner",
+                1.5,
+                *("--n-train", "1280", "--max-active-keys", "64", "--batch", "32"),
+                *("--programs", "jax jit bucketed", "torch packed"),
             ),
-            _bench("permutation", 0.8, "--programs", "jax", "torch by", "--batch", "512"),
-            _bench("list-reduction", 0.8, "--programs", "jax", "torch padded"),
-            _bench("qm9", 1.2, "--programs", "jax jraph", "jax jit", "torch side"),
-            _bench("mnist", 1.2, "--programs", "jax", "torch eager"),
+            _bench(
+                "permutation",
+                0.8,
+                *("--max-active-keys", "8192", "--batch", "512"),
+                *("--programs", "jax", "torch by op"),
+            ),
+            _bench(
+                "list-reduction",
+                0.7,
+                *("--n-train", "10000", "--n-valid", "2000", "--max-active-keys", "16"),
+                *("--programs", "jax jit", "torch padded"),
+            ),
+            _bench(
+                "qm9",
+                1.0,
+                *("--n-train", "2000", "--n-valid", "500", "--max-active-keys", "128"),
+                *("--programs", "jax jraph", "jax jit", "torch side"),
+            ),
+            _bench(
+                "mnist",
+                1.0,
+                *("--max-active-keys", "4", "--programs", "jax", "torch eager"),
+            ),
         ),
         training_tables.rates,
         "Messages gain where control flow is dynamic. For a network without dynamic control flow, one jitted function is as fast or faster.",
@@ -434,7 +459,7 @@ SECTIONS = (
                     "--max-active-keys",
                     "256",
                 ),
-                2.0,
+                1.5,
                 fields("model", "workers", "speed_up"),
                 draws=True,
             ),
