@@ -19,7 +19,7 @@ class Command:
     Args:
       name: Its name among all commands; also of its files.
       arguments: Behind `python -m experiments`, without `--json` and `--out`.
-      minutes: Expected on two cores. A run that takes three times as long, and at least a minute, is ended.
+      minutes: Expected on two cores. A run that takes three times as long, and at least five minutes, is ended.
       summary: From the file that `--json` wrote to the records that are kept.
       draws: Whether it takes `--out`, a folder for pictures.
     """
@@ -38,7 +38,7 @@ class Command:
     @property
     def limit_s(self) -> float:
         """Seconds after which the run is ended."""
-        return max(60.0, 3 * 60 * self.minutes)
+        return 60 * max(5.0, 3 * self.minutes)
 
 
 @dataclass(frozen=True)

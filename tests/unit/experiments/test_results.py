@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -314,6 +315,124 @@ def test_the_start_pages_table_has_ratios_and_memory() -> None:
     assert cells["| encoder and decoder with attention"] == "not measured |"
 
 
+FAULT = {
+    "n": 2,
+    "noticed_s": {"median": 0.1, "worst": 0.2},
+    "to_go_on_s": {"median": 5, "worst": 6},
+}
+NONE = {"n": 0, "noticed_s": None, "to_go_on_s": None}
+BATCH = {"ours_ms": 2.0, "plain_ms": 3.0, "ratio": 1.5, "spread": [1.4, 1.6]}
+LOOP = {"elements": 1024, "vmap_ms": 8.0, "map_ms": 4.0, "lanes_ms": 3.0, "chosen_ms": 2.0}
+TRAINED = {"seeds": [0, 1], "best": [0.9712, 0.98], "seconds": [12.34, None], "train_per_s": 1234.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "line"),
+    [
+        (
+            "batch",
+            {"work": "trees", **BATCH, "first_s": [4.0, 2.0], "temporary_bytes": [1e6, 2e6]},
+            "| level by level | 2 | 3 | **1.50** (1.40 to 1.60) | 4.0, 2.0 | 1.0, 2.0 |",
+        ),
+        (
+            "attention",
+            {"work": "attention-200-sum", **BATCH},
+            "| `sum` |  | **1.50** (1.40 to 1.60), 2 |",
+        ),
+        (
+            "lanes",
+            {"work": "newton", **LOOP, "to_vmap": 4.0, "to_best": 2.0}
+            | {"rows": 10, "rows_vmap": 15, "rows_lanes": 10},
+            "| 1,024 | 8 | 4 | 3 | 2 | **4.00** | 2.00 | 1.5, 1.0 |",
+        ),
+        (
+            "epochs",
+            {"experiment": "sentiment", "mode": "async", "max_active_keys": 16, "target": 0.81}
+            | {**TRAINED, "epochs": [2, None]},
+            "| asynchronously, 16 trees in flight | 2, — | 97.1 %, 98 % | 12.3, — | 1,234 | 3 (to",
+        ),
+        (
+            "functions",
+            {"experiment": "functions-dag-lstm", "mode": "batch", "target": 0.95}
+            | {**TRAINED, "epochs": [2, 3]},
+            "| dag lstm | 95 % | batches | 2, 3 | 97.1 %, 98 % | 12.3, — |",
+        ),
+        (
+            "rates",
+            {"bench": "mnist", "program": "jax jit", "setting": "batch 100", "train_per_s": 1234.5},
+            "| MNIST |  | 1,234 (jit batch 100) |  |",
+        ),
+        (
+            "late",
+            {"remedy": "muon", "delay": 4, "seed": 0, "rate": 0.1, "loss": 0.123456},
+            "| muon | 0.123 |",
+        ),
+        (
+            "local-sgd",
+            {"name": "synchronous, sgd 0.5", "seed": 0}
+            | {"losses": [1.5, 1.3], "accuracies": [0.3, 0.4], "seconds": [1.0, 333.0]},
+            "| 1.3000 | 0.40 | 333 | 1.29882, 0.4, 333 |",
+        ),
+        (
+            "replicas",
+            {"what": "resnet", "ours": 0.594, "plain": 0.618, "ratio": 1.04},
+            "| resnet | 594 | 618 | **1.04** |",
+        ),
+        (
+            "cluster",
+            {"where": "cluster", "model": "lm", "way": "hybrid", "per_s": 323_456, "paper": 274e3},
+            "| LM, words/s |  |  |  | 323,000, 274,000 |",
+        ),
+        (
+            "bytes",
+            {"kind": "sparse", "architecture": "PS", "machines": 2}
+            | {"formula": 2e6, "measured": 2.01e6},
+            "| rows, by servers | 2.01 MB, +0.50 % |",
+        ),
+        (
+            "simulated",
+            {"workload": "list-reduction", "rest": "none", "train_per_s": 2_630_868}
+            | {"paper_train_per_s": 268e3},
+            "only layers take time: examples a second | 2,630,868 | 268,000 |",
+        ),
+        (
+            "simulated",
+            {"model": "ggnn", "workers": 64, "speed_up": 31.24},
+            "| molecules, 64 workers: throughput over one worker | 31.2 |  |",
+        ),
+        (
+            "faults",
+            {"model": "trees", "exact": True, "kill": FAULT, "hang": NONE},
+            "a host killed | 2 | yes | 0.10, 0.20 | 5.0, 6.0 |",
+        ),
+    ],
+)
+def test_the_table_of_each_section(name: str, record: dict, line: str) -> None:
+    (one,) = [one for one in SECTIONS if one.name == name]
+    assert line in one.table({one.commands[0].name: [record]})
+
+
+def test_tables_beside_other_programs() -> None:
+    (one,) = [one for one in SECTIONS if one.name == "tables"]
+    records = []
+    for program, seconds in (("ours", 0.01), ("by hand", 0.02)):
+        records.append(
+            {
+                "what": "one-table",
+                "program": program,
+                "seconds": seconds,
+                "times": seconds / 0.01,
+            }
+        )
+    assert "| by hand | 10 | 20 | **2.00** |" in one.table({"recommender": records})
+
+
+def test_commands_choose_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NPROC", raising=False)
+    assert experiments(["results", "--show"]) == 0
+    assert "NPROC" not in os.environ, "a command would take it for the user's choice"
+
+
 def test_the_processor_has_a_name(tmp_path: Path) -> None:
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nmodel name\t: A kind: of processor\n")
@@ -330,14 +449,14 @@ def test_figures_need_a_checkout(tmp_path: Path) -> None:
 
 
 def test_the_sections_fit_into_an_hour_and_have_names_of_their_own() -> None:
+    sections = [one.name for one in SECTIONS]
     names = []
     for one in SECTIONS:
-        names.append(one.name)
         for each in one.commands:
             names.append(each.name)
             known = [" ".join(each.arguments[:n]) for n in (1, 2)]
             assert set(known) & set(COMMANDS), each.text
-    assert len(set(names)) == len(names)
+    assert len(set(names)) == len(names) and len(set(sections)) == len(sections)
     assert sum(one.minutes for one in SECTIONS) <= 55
 
 
