@@ -166,6 +166,6 @@ def by_work(records: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]
 
 
 def _ratio(r: Mapping[str, Any]) -> str:
-    """How many times as fast, with the least and the most of a round."""
+    """The ratio of a work, with the least and the largest of a round."""
     low, high = r["spread"]
     return f"**{times(r['ratio'])}** ({times(low)} to {times(high)})"

@@ -1,4 +1,4 @@
-"""`python -m experiments results`: all figures of the results page, from one commit, and the page itself."""
+"""`python -m experiments results`: all figures of the results page from one commit, and the page."""
 
 from __future__ import annotations
 

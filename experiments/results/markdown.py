@@ -1,9 +1,10 @@
-"""Pieces of Markdown: tables, numbers in cells, blocks of a page."""
+"""Pieces of Markdown: tables, numbers in cells, dates, blocks of a page."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
+from datetime import date
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -85,6 +86,19 @@ def middle(values: Iterable[float | None]) -> float | None:
     reached = [float("inf") if value is None else value for value in values]
     found = statistics.median_high(reached)
     return None if found == float("inf") else found
+
+
+def in_words(day: str) -> str:
+    """A date in words.
+
+    Args:
+      day: Year, month and day.
+
+    >>> in_words("2026-11-03")
+    '3 November 2026'
+    """
+    d = date.fromisoformat(day)
+    return f"{d.day} {d:%B %Y}"
 
 
 def _line(cells: Iterable[str]) -> str:

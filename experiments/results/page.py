@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 
 from ampjax.errors import DataError
 from ampjax.utils.counted import counted
 from experiments.results.kept_records import NAME, Kept, load
-from experiments.results.markdown import joined
+from experiments.results.markdown import in_words, joined
 from experiments.results.prose import ELSEWHERE, START
 from experiments.results.section import Section
 from experiments.results.setting import PEERS
@@ -34,7 +33,7 @@ def publish(
     docs: Path,
     sections: Sequence[Section],
 ) -> list[Path]:
-    """Writes the results page and the marked tables, and keeps the records beside them.
+    """Writes the results page and the marked tables, and keeps the records beside both.
 
     Args:
       records: The run's file.
@@ -107,19 +106,6 @@ def setting_in_words(kept: Kept) -> str:
     return " ".join(words)
 
 
-def in_words(day: str) -> str:
-    """A date as people write it.
-
-    Args:
-      day: Year, month and day.
-
-    >>> in_words("2026-11-03")
-    '3 November 2026'
-    """
-    d = date.fromisoformat(day)
-    return f"{d.day} {d:%B %Y}"
-
-
 def with_tables(text: str, kept: Kept) -> str:
     """A page whose marked tables are written from records.
 
@@ -179,7 +165,7 @@ def _not_measured(section: Section, kept: Kept) -> list[str]:
 
 
 def _commands(section: Section, kept: Kept) -> str:
-    """A line that tells what was run, when, and how long it took."""
+    """A line with a section's commands, their seconds and days."""
     lines = []
     days: Mapping[str, None] = {}
     for command in section.commands:

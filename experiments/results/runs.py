@@ -35,7 +35,7 @@ def run_all(
     most_minutes: float | None = None,
     program: Sequence[str] = PROGRAM,
 ) -> None:
-    """Runs those commands that have not ended well by now; a command that fails does not stop the others.
+    """Runs all commands that have not ended well by now; the failure of one does not stop the others.
 
     Args:
       commands: In this order.
@@ -81,7 +81,7 @@ def run_one(
     folder: Path,
     program: Sequence[str] = PROGRAM,
 ) -> Ended:
-    """Runs a command; its file of records and all that it prints are kept in the folder `raw`.
+    """Runs a command; the folder `raw` keeps its records and its output.
 
     Args:
       command: The command.
@@ -147,7 +147,7 @@ def _status(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and those that it has started, if some are left."""
+    """Ends a process together with all processes of its session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -158,7 +158,7 @@ def _failure(
     command: Command,
     printed: Path,
 ) -> str:
-    """Why a command failed; empty if it did not."""
+    """The reason of a failure; empty without one."""
     if status == 0:
         return ""
     if status is None:

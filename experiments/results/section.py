@@ -32,7 +32,7 @@ class Command:
 
     @property
     def text(self) -> str:
-        """The command line, without what it writes."""
+        """The command line, without the names of files."""
         return f"python -m experiments {shlex.join(self.arguments)}"
 
     @property
@@ -43,7 +43,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Section:
-    """A table of the page with the commands behind it.
+    """A table of the page with its commands.
 
     Args:
       name: Its name on the command line.

@@ -1,4 +1,4 @@
-"""Where and from what figures were measured: commit, versions, machine."""
+"""The setting of figures: commit, versions, machine."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from ampjax.errors import SettingsError
 ROOT = Path(__file__).parents[2]
 """The checkout."""
 
+MEASURED = "ampjax", "experiments", "pyproject.toml"
+"""Whose changes count: pages may be written while figures are measured."""
+
 PEERS = "torch", "blackjax", "diffrax", "optimistix"
 """Other packages whose versions are told."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all figures of a run have in common.
+    """Commit, versions and machine of all figures of a run.
 
     Args:
       commit: Of the checkout, eight digits.
-      changed: Whether files differ from the commit.
+      changed: Whether files of the library or the experiments differ from the commit.
       python: Its version.
       packages: Versions of JAX and of the packages that are compared with; None of one that is not installed.
       processor: Its name.
@@ -63,7 +66,7 @@ def setting_of(date: str, root: Path = ROOT) -> Setting:
     """
     return Setting(
         _git(root, "rev-parse", "HEAD")[:8],
-        bool(_git(root, "status", "--porcelain", "--untracked-files=no")),
+        bool(_git(root, "status", "--porcelain", "--untracked-files=no", "--", *MEASURED)),
         platform.python_version(),
         {name: _version(name) for name in ("jax", "jaxlib", *PEERS)},
         processor(),

@@ -1,4 +1,4 @@
-"""The table "How fast it is" of the start page."""
+"""The start page's table of speeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.results.batch_tables import by_work, every
 from experiments.results.kept_records import Kept
-from experiments.results.markdown import table
+from experiments.results.markdown import in_words, table
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,9 @@ def how_fast(kept: Kept) -> str:
     rows = []
     for line in LINES:
         rows.append([line.what, line.beside, _cell(line, records)])
-    return table(("an update, or a call", "compared with", "times as fast"), rows)
+    headers = ("an update, or a call", "compared with", "times as fast")
+    measured = f"*{kept.setting.at}, {in_words(kept.setting.date)}.*"
+    return f"{table(headers, rows)}\n\n{measured}"
 
 
 def _cell(line: Line, records: Mapping[str, Mapping[str, Any]]) -> str:
@@ -130,7 +132,7 @@ def two_digits(ratio: float) -> str:
 
 
 def _memory(records: Iterable[Mapping[str, Any]]) -> str:
-    """How much of the other's memory a work needs, in words; empty if it is no less."""
+    """A work's share of the other's memory, in words; empty if there is no difference."""
     for record in records:
         own, plain = record["temporary_bytes"]
         for most, words in FRACTIONS:

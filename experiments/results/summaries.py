@@ -15,7 +15,7 @@ DIGITS = 6
 
 
 def fields(*names: str) -> Callable[[Path], Records]:
-    """A summary of some fields of each record; records that have none of these are left out.
+    """A summary of some fields of each record; records without such a field are left out.
 
     Args:
       *names: The fields.
@@ -61,7 +61,7 @@ def to_target(path: Path) -> Records:
 
 
 def rounded(value: Any) -> Any:
-    """A value with numbers of six digits that count; None in place of what is not finite.
+    """A value whose numbers have six digits that count; None in place of infinity.
 
     Args:
       value: As JSON has it.

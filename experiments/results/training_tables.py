@@ -139,7 +139,7 @@ def fastest(records: Iterable[Mapping[str, Any]], kind: str) -> Mapping[str, Any
 
 
 def percent(share: float) -> str:
-    """A share in percent, with a digit behind the point where it has one.
+    """A share in percent, with a digit behind the point unless that is 0.
 
     Args:
       share: From 0 to 1.
@@ -168,7 +168,7 @@ def late(found: Mapping[str, Records]) -> str:
 
 
 def _program(r: Mapping[str, Any]) -> str:
-    """A rate, and what of."""
+    """A program's rate and setting."""
     name: Sequence[str] = r["program"].split()[1:]
     setting = " ".join([*name, r["setting"]]) if name else r["setting"]
     return f"{r['train_per_s']:,.0f} ({setting})"

@@ -70,13 +70,13 @@ def section(*commands: Command, name: str = "one") -> Section:
 
 @pytest.fixture(autouse=True)
 def setting(monkeypatch: pytest.MonkeyPatch) -> Setting:
-    """The setting of a clean checkout, whatever is being changed in this one."""
+    """The setting of a clean checkout."""
     monkeypatch.setattr(driver, "setting_of", lambda date: SETTING)
     return SETTING
 
 
 def measure(folder: Path, *sections: Section, **options) -> tuple[Kept | None, str]:
-    """A run; its records, and what it printed."""
+    """A run's records and output."""
     console = Console(file=io.StringIO(), width=200)
     given = ResultsOptions(out=folder, **options)
     kept = driver.main(given, console, sections, FAKE)
@@ -224,7 +224,9 @@ def test_pages_are_written_without_a_run(tmp_path: Path) -> None:
     assert (docs / "measurements" / NAME).read_bytes() == (out / NAME).read_bytes()
     text = (docs / "index.md").read_text()
     assert text.startswith("Before\n\n<!-- table: how-fast -->\n| an update, or a call |")
-    assert text.endswith("|\n<!-- end of table -->\n\nAfter\n") and "old" not in text
+    measured = "*commit 0123abcd, JAX 0.10.2, 3 November 2026.*"
+    assert text.endswith(f"|\n\n{measured}\n<!-- end of table -->\n\nAfter\n")
+    assert "old" not in text
     publish(docs / "measurements" / NAME, docs, [one])
     assert (docs / "index.md").read_text() == text, "a page is written again as it is"
 
@@ -469,6 +471,19 @@ def test_the_command_lines_of_sections_can_be_read(each: Command) -> None:
     more = ["--out", "folder"] if each.draws else []
     options = parse([*each.arguments, "--json", "file", *more])
     assert options.json == Path("file")
+
+
+def test_the_results_page_is_what_the_records_give() -> None:
+    kept = load(DOCS / "measurements" / NAME)
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    assert text == page(kept, SECTIONS), "python -m experiments results --no-run ... writes it"
+
+
+def test_the_start_pages_table_is_what_the_records_give() -> None:
+    kept = load(DOCS / "measurements" / NAME)
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert "<!-- table: how-fast -->" in text
+    assert text == with_tables(text, kept)
 
 
 @pytest.mark.nightly
