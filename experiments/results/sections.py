@@ -138,13 +138,13 @@ SECTIONS = (
             Command(
                 "lanes",
                 ("bench", "lanes", "--work", *PLAIN_LOOPS, "--rounds", "3"),
-                2.0,
+                2.2,
                 _loops,
             ),
             Command(
                 "lanes-libraries",
                 ("bench", "lanes", "--work", *OF_LIBRARIES, "--rounds", "3"),
-                3.0,
+                4.0,
                 _loops,
             ),
         ),
@@ -479,7 +479,7 @@ SECTIONS = (
             Command(
                 "faults",
                 ("chaos-hosts", "--kills", "4", "--hangs", "2", "--seed", "61"),
-                3.0,
+                2.5,
                 fields("model", "exact", "kill", "hang"),
             ),
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -442,6 +443,25 @@ def test_the_processor_has_a_name(tmp_path: Path) -> None:
     assert processor(tmp_path / "none")
 
 
+def test_changes_of_pages_do_not_count(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        own = "-c", "user.name=A", "-c", "user.email=a@example.org"
+        subprocess.run(["git", *own, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    for name in ("docs", "experiments", "ampjax"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("before")
+    (tmp_path / "pyproject.toml").write_text("")
+    git("add", ".")
+    git("commit", "--message", "first")
+    (tmp_path / "docs" / "file").write_text("after")
+    found = setting_of("2026-11-03", tmp_path)
+    assert len(found.commit) == 8 and not found.changed and found.packages["jax"]
+    (tmp_path / "experiments" / "file").write_text("after")
+    assert setting_of("2026-11-03", tmp_path).changed
+
+
 def test_figures_need_a_checkout(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"expected a checkout, .* Run it in a clone"):
         setting_of("2026-11-03", tmp_path)
@@ -476,7 +496,9 @@ def test_the_command_lines_of_sections_can_be_read(each: Command) -> None:
 def test_the_results_page_is_what_the_records_give() -> None:
     kept = load(DOCS / "measurements" / NAME)
     text = (DOCS / "results.md").read_text(encoding="utf-8")
-    assert text == page(kept, SECTIONS), "python -m experiments results --no-run ... writes it"
+    assert text == page(kept, SECTIONS), (
+        "write it by `python -m experiments results --no-run --out docs/measurements --docs docs`"
+    )
 
 
 def test_the_start_pages_table_is_what_the_records_give() -> None:
