@@ -167,4 +167,17 @@ def _failure(
     said = [line.strip() for line in lines if line.strip()]
     of_errors = [line for line in said if line.startswith("error:")]
     last = [*said, *of_errors][-1:] or [f"it ended with status {status}"]
-    return last[0].removeprefix("error:").strip()[:LONGEST_REASON]
+    reason = last[0].removeprefix("error:").strip()
+    return without_folders(reason)[:LONGEST_REASON]
+
+
+def without_folders(text: str) -> str:
+    """A text in which this machine's folders have other names.
+
+    Args:
+      text: May name the folder of the data, or the checkout.
+    """
+    data = os.environ.get("AMPJAX_DATA")
+    if data:
+        text = text.replace(data, "$AMPJAX_DATA")
+    return text.replace(str(ROOT), ".")

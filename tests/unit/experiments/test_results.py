@@ -16,7 +16,7 @@ from rich.console import Console
 from ampjax.errors import DataError, SettingsError
 from experiments.__main__ import COMMANDS
 from experiments.__main__ import main as experiments
-from experiments.results import driver, slower, start_page
+from experiments.results import driver, runs, slower, start_page
 from experiments.results.driver import ResultsOptions
 from experiments.results.kept_records import NAME, Ended, Kept, load
 from experiments.results.markdown import table
@@ -106,6 +106,12 @@ def test_a_command_that_fails_stops_no_other_and_is_told_on_the_page(tmp_path: P
         in text
     )
     assert "Not measured: `python -m experiments silent` (it wrote no records)." in text
+
+
+def test_reasons_do_not_name_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMPJAX_DATA", "/somewhere/data")
+    told = runs.without_folders(f"/somewhere/data/sst: no file, see {ROOT}/docs")
+    assert told == "$AMPJAX_DATA/sst: no file, see ./docs"
 
 
 def test_a_command_that_takes_too_long_is_ended(
