@@ -319,7 +319,7 @@ SECTIONS = (
                     "rotation",
                     "muon",
                 ),
-                2.0,
+                1.5,
                 fields("remedy", "delay", "seed", "rate", "loss"),
                 draws=True,
             ),
