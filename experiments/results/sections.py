@@ -325,6 +325,7 @@ SECTIONS = (
             ),
         ),
         training_tables.late,
+        "On a small language model Muon, Adam in a rotated basis, NAdam with β1 = 0.99 and Adam with weight prediction lose less to delays than Adam ([the table](measurements/staleness.md#a-small-language-model)).",
     ),
     Section(
         "local-sgd",
