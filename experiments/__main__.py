@@ -80,6 +80,7 @@ COMMANDS: Mapping[str, Command] = {
     "calibrate": Command("calibrate", "CalibrateOptions"),
     "numerics": Command("numerics", "NumericsOptions"),
     "report": Command("report", "ReportOptions"),
+    "results": Command("results.driver", "ResultsOptions"),
     **{
         f"bench {name}": Command(
             "bench.workloads", f"{name.title().replace('-', '')}Bench", "bench.workload"
@@ -187,6 +188,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = COMMANDS[str(named(given))]
     devices = getattr(options, "devices", getattr(options, "workers", 1))
     large = command in (COMMANDS["mnist"], COMMANDS["bench batch"])
+    # The experiments that `results` starts choose for themselves: what it set in the environment would be the user's choice to them.
+    large = large or command == COMMANDS["results"]
     start_up(devices, spread_kernels=large)
     try:
         done = command.main(options)

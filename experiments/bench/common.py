@@ -103,7 +103,9 @@ def compare(
     try:
         for entry in present(entries, console):
             console.print(f"starting {entry.name} ({entry.setting})")
-            processes.append(Process(entry))
+            process = _started(entry, console)
+            if process is not None:
+                processes.append(process)
         seconds = [_to_target(p, target, epochs, metric) for p in processes]
         speeds = _speeds(processes, passes)
         results = [
@@ -119,6 +121,17 @@ def compare(
         (r.record(bench, results[0]) for r in results),
     )
     return results
+
+
+def _started(entry: Entry, console: Console) -> Process | None:
+    """A program's process; None if it needs another package and does not start, as with a package whose own libraries are missing."""
+    try:
+        return Process(entry)
+    except RuntimeError as error:
+        if entry.needs is None:
+            raise
+        console.print(f"going on without {entry.name}: {error}", soft_wrap=True)
+        return None
 
 
 def present(entries: Iterable[Entry], console: Console) -> list[Entry]:

@@ -388,7 +388,11 @@ def _dlrm(
     if importlib.util.find_spec("torch") is None:
         console.print("PyTorch is not installed (the extra `bench`): its programs are left out.")
         return programs
-    from experiments.bench.peers.recommender_torch import RecommenderTorch
+    try:
+        from experiments.bench.peers.recommender_torch import RecommenderTorch
+    except ImportError as error:
+        console.print(f"PyTorch can't be imported, so its programs are left out: {error}")
+        return programs
 
     for name, is_rowwise in (("torch, Adagrad", False), ("torch, row-wise by hand", True)):
         programs[name] = RecommenderTorch(

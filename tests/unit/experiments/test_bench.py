@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import io
 import itertools
 import json
 from pathlib import Path
@@ -80,6 +81,28 @@ def test_programs_are_measured_in_their_own_processes(tmp_path: Path) -> None:
 def test_a_program_that_can_t_start_is_told() -> None:
     with pytest.raises(RuntimeError, match="program `broken`: its process ended with status 1"):
         common.compare("x", [Entry("broken", "", "experiments.bench.program:no_such_function")])
+
+
+def test_a_comparison_goes_on_without_a_package_that_can_t_be_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Started:
+        def __init__(self, entry: Entry):
+            if entry.name == "broken":
+                raise RuntimeError("program `broken`: its process ended with status 1")
+            self.entry = entry
+
+        def ask(self, what: str) -> dict[str, float]:
+            return {"seconds": 1.0, "value": getattr(Fake(), what)()}
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(common, "Process", Started)
+    entries = [Entry("ours", "", "made:here"), Entry("broken", "", "made:here", needs="numpy")]
+    console = Console(file=io.StringIO(), width=200)
+    (only,) = common.compare("x", entries, passes=1, console=console)
+    assert only.name == "ours" and only.train_per_s == 10
+    assert "going on without broken: program `broken`" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_passes_below_one_are_refused() -> None:
