@@ -100,7 +100,7 @@ def setting_in_words(kept: Kept) -> str:
         f"on {counted(setting.cores, 'core')} of a machine with `{setting.processor}`, from {in_words(setting.date)} on.",
     ]
     if beside:
-        words.append(f"Beside it: {', '.join(beside)}.")
+        words.append(f"Compared with {', '.join(beside)}.")
     if absent:
         words.append(f"Not installed, so not compared with: {', '.join(absent)}.")
     return " ".join(words)

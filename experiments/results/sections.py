@@ -439,7 +439,7 @@ SECTIONS = (
                     "none",
                 ),
                 1.5,
-                fields("workload", "rest", "train_per_s", "paper_train_per_s"),
+                fields("workload", "rest", "train_per_s"),
                 draws=True,
             ),
             Command(
