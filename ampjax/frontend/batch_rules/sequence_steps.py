@@ -26,15 +26,17 @@ from ampjax.frontend.batches.programs_of_rows import (
     taken,
 )
 from ampjax.frontend.batches.room_bodies import Body, is_static
-from ampjax.frontend.batches.row_lowering import Loop, Recall, Value
+from ampjax.frontend.batches.row_lowering import STEP_RULES, Loop, Recall, Value
 from ampjax.frontend.batches.step_frames import Before, StepFrame
 from ampjax.frontend.blocks.block_maps import block_map
+from ampjax.frontend.combinators.sequences import COUNT, LENGTH, NUMBERS, SCAN, TAKE
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static, Wanted
 from ampjax.frontend.rules import sequence_rules, take_rules
 
 
+@STEP_RULES.of(SCAN)
 def scan(
     body: Body,
     call: Call,
@@ -47,7 +49,7 @@ def scan(
     xs = sequences(body, operands[n_closed + k :])
     closed = operands[:n_closed]
     init = operands[n_closed : n_closed + k]
-    space = sequence_rules.elements_space(xs, call)
+    space = sequence_rules.elements_space(xs, call.line)
     rows: list[Value] = [x.element for x in xs]
     types = [variable.aval for variable in step.jaxpr.outvars]
     if not k:
@@ -256,6 +258,7 @@ def sequences(body: Body, values: Sequence[Value]) -> list[Value]:
     return result
 
 
+@STEP_RULES.of(COUNT)
 def count(
     body: Body,
     call: Call,
@@ -271,6 +274,7 @@ def count(
     )
 
 
+@STEP_RULES.of(NUMBERS)
 def numbers(
     body: Body,
     call: Call,
@@ -286,6 +290,7 @@ def numbers(
     )
 
 
+@STEP_RULES.of(LENGTH)
 def length(
     body: Body,
     call: Call,
@@ -301,6 +306,7 @@ def length(
     )
 
 
+@STEP_RULES.of(TAKE)
 def take(
     body: Body,
     call: Call,
@@ -309,7 +315,7 @@ def take(
     """One element of each sequence: read by its row's number, which the host knows; or by one that is computed."""
     at, *given = operands
     xs = sequences(body, given)
-    space = sequence_rules.elements_space(xs, call)
+    space = sequence_rules.elements_space(xs, call.line)
     if not is_static(at):
         result = []
         for x, kind in zip(xs, call.results, strict=True):

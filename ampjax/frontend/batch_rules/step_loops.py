@@ -16,6 +16,7 @@ from ampjax.frontend.batches.row_lowering import Loop, Recall, RowLowering, Valu
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.batches.step_bodies import StepLoop
 from ampjax.frontend.batches.step_frames import Before, StepFrame
+from ampjax.frontend.combinators.sequences import TAKE
 from ampjax.frontend.combinators.tracing import COMBINATOR, Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.index_spaces import IndexSpace
@@ -29,9 +30,6 @@ START = 2_000_000
 
 OF_ELEMENT = 16
 """Operations in whose time a number is computed one by one."""
-
-ROW_BY_ROW = ("recall", "stochastic", "read", "length", "node")
-"""Combinators that are computed row by row."""
 
 
 def in_steps(
@@ -86,7 +84,7 @@ def _is_row_by_row(
             known.update(equation.outvars)
     if not sequences.isdisjoint(variables(jaxpr.outvars)):
         return False
-    return all(call.kind in ROW_BY_ROW or id(call) in reads for call in calls(jaxpr))
+    return all(call.kind.row_by_row or id(call) in reads for call in calls(jaxpr))
 
 
 def _reads_known_elements(
@@ -95,7 +93,7 @@ def _reads_known_elements(
     values: Mapping[Any, Value],
 ) -> bool:
     """Whether an equation takes an element of each of some sequences of arrays, by a number that follows from the example."""
-    if equation.primitive is not COMBINATOR or equation.params["call"].kind != "take":
+    if equation.primitive is not COMBINATOR or equation.params["call"].kind != TAKE:
         return False
     number, *xs = equation.invars
     if not isinstance(number, Literal) and number not in known:

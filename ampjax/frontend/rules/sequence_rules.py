@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.sequences import COUNT, LENGTH, NUMBERS, SCAN
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Static, Value, Wanted
 from ampjax.frontend.rules.carry_loops import CarryLoop, group_carry
@@ -18,6 +19,7 @@ from ampjax.frontend.rules.first_rounds import begun_apart, first_round
 from ampjax.frontend.rules.foresight import Foresight
 
 
+@MESSAGE_RULES.of(SCAN)
 def scan(
     low: Lowering,
     call: Call,
@@ -32,7 +34,7 @@ def scan(
     closed = operands[:n_closed]
     init = operands[n_closed : n_closed + k]
     xs = operands[n_closed + k :]
-    space = elements_space(xs, call)
+    space = elements_space(xs, call.line)
     inner = region.within(space)
     name = space.dimension
     if space.is_ragged:
@@ -108,6 +110,7 @@ def scan(
     ]
 
 
+@MESSAGE_RULES.of(COUNT)
 def count(
     low: Lowering,
     call: Call,
@@ -136,6 +139,7 @@ def count(
     return [_numbers_in(space)]
 
 
+@MESSAGE_RULES.of(NUMBERS)
 def numbers(
     low: Lowering,
     call: Call,
@@ -144,7 +148,7 @@ def numbers(
     wanted: Wanted,
 ) -> list[Any]:
     """The numbers of the elements of a sequence, in the space of its elements."""
-    return [_numbers_in(elements_space(operands, call))]
+    return [_numbers_in(elements_space(operands, call.line))]
 
 
 def _numbers_in(space: IndexSpace) -> Elements:
@@ -154,6 +158,7 @@ def _numbers_in(space: IndexSpace) -> Elements:
     )
 
 
+@MESSAGE_RULES.of(LENGTH)
 def length(
     low: Lowering,
     call: Call,
@@ -179,7 +184,7 @@ def length(
     ]
 
 
-def elements_space(xs: Sequence[Value], call: Call) -> IndexSpace:
+def elements_space(xs: Sequence[Value], line: str) -> IndexSpace:
     """The space of the elements of sequences that are gone through together.
 
     Raises:
@@ -189,12 +194,7 @@ def elements_space(xs: Sequence[Value], call: Call) -> IndexSpace:
     if spaces[0] is None or any(space is not spaces[0] for space in spaces):
         fix = "Go through the instance's sequences, or what `map`, `scan` or `fold_tree` gave."
         raise GraphError(
-            call.line, "sequences with the same elements", f"{', '.join(map(str, spaces))}", fix
-        )
-    if spaces[0].is_ragged and call.kind in ("fold", "scan_tree"):
-        fix = "Give the graph's nodes and the tree's dimensions of different names."
-        raise GraphError(
-            call.line, "a dimension of its own for the nodes of a tree", "the nodes of a graph", fix
+            line, "sequences with the same elements", f"{', '.join(map(str, spaces))}", fix
         )
     return spaces[0]
 
