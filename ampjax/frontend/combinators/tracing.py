@@ -125,7 +125,7 @@ def _read_by(equation: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Combinator:
-    """A kind of equation: its name, and the traits by which each pass treats it without knowing its name.
+    """A kind of equation: a name, and traits for passes that need not know the name.
 
     Args:
       name: Its name in errors and in the names of nodes.
@@ -163,12 +163,12 @@ class Combinator:
 
     @property
     def is_function(self) -> bool:
-        """Tells whether it does no more than call its function, so that the function's equations can stand in its place."""
+        """Tells whether a use is no more than a call of its function: the function's equations can stand in its place."""
         return self.keeps == 0
 
     @property
     def is_ordered(self) -> bool:
-        """Tells whether its uses are numbered in the order of the model's lines, and differ from turn to turn of a loop."""
+        """Tells whether uses are numbered in the order of the model's lines, and differ from turn to turn of a loop."""
         return self.draws or self.reports
 
 
