@@ -122,7 +122,7 @@ def _every(
     args: Sequence[Any],
     is_mapped: Sequence[bool],
 ) -> list[Any]:
-    """The arguments of some of the elements: of every so manieth."""
+    """The arguments of a part of the elements, taken at equal steps."""
     part = []
     for arg, mapped in zip(args, is_mapped, strict=True):
         part.append(arg[::step] if mapped else arg)

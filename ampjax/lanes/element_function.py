@@ -184,7 +184,7 @@ class ElementFunction:
         return found, not_counted
 
     def _by_vmap(self, args: Sequence[Any]) -> list[Any]:
-        """The results of all elements, as `jax.vmap` computes them."""
+        """The results of all elements, by `jax.vmap`."""
         results, _ = self._compute("vmap", False, args)
         return results
 

@@ -193,7 +193,7 @@ def _vmapped_loop(
 
 
 def _axes(is_mapped: Sequence[bool]) -> tuple[int | None, ...]:
-    """The axis of elements of each argument, as `jax.vmap` takes it."""
+    """The axis of elements of each argument, for `jax.vmap`."""
     return tuple(0 if mapped else None for mapped in is_mapped)
 
 

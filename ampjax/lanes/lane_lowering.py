@@ -170,7 +170,7 @@ class _Lowering:
                 return
 
     def _n_written(self) -> int:
-        """Counts what all blocks write: registers and rows of arrays."""
+        """Counts the writes of all blocks: to registers, and of rows to arrays."""
         n = 0
         for block in self.blocks:
             n += len(block.assigns) + len(block.puts)

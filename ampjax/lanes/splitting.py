@@ -153,7 +153,7 @@ def _either(
     one: Sequence[bool],
     other: Sequence[bool],
 ) -> list[bool]:
-    """Tells for each value whether it varies by one of two findings."""
+    """Joins two findings: a value varies if one of the findings says so."""
     return [a or b for a, b in zip(one, other, strict=True)]
 
 

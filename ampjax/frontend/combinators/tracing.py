@@ -173,7 +173,7 @@ class Combinator:
 
 
 class Rules(Generic[_Rule]):
-    """The rules of a back end: a function for each combinator that it knows, registered where the function is written."""
+    """The rules of a back end: a function for each known combinator, registered where the function is written."""
 
     def __init__(self) -> None:
         self._rules: dict[Combinator, _Rule] = {}

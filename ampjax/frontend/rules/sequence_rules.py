@@ -52,18 +52,10 @@ def scan(
         name,
     )
     rows = [x.element for x in xs if isinstance(x, Elements)]
-    ys = {i for i in wanted.values if i >= k}
     if not k:
-        results = low.run(
-            step,
-            [*closed, *rows],
-            inner,
-            Wanted(ys, wanted.losses, wanted.groups),
-        )
-        result = []
-        for r, v in zip(results, step.jaxpr.outvars, strict=True):
-            result.append(as_elements(low, r, v, inner, call))
-        return result
+        needs = Wanted(set(wanted.values), wanted.losses, wanted.groups)
+        results = low.run(step, [*closed, *rows], inner, needs)
+        return _of_elements(low, results, inner, call)
     # The first round is apart where the carry begins with constants, with which the body needs no parameters.
     if (first := first_round(step, closed, init, rows, region, wanted)) is not None:
         return begun_apart(
@@ -75,6 +67,35 @@ def scan(
             space,
             wanted,
         )
+    return _in_rounds(low, call, closed, init, rows, region, inner, wanted)
+
+
+def _in_rounds(
+    low: Lowering,
+    call: Call,
+    closed: Sequence[Value],
+    init: Sequence[Value],
+    rows: Sequence[Value],
+    region: Region,
+    inner: Region,
+    wanted: Wanted,
+) -> list[Any]:
+    """A loop with a carry.
+
+    Args:
+      low: The lowering.
+      call: The loop.
+      closed: What the body closes over, in the space of the elements.
+      init: The carry at the beginning.
+      rows: What each round gets of the sequences.
+      region: Where the loop is.
+      inner: Where the body is.
+      wanted: What of the results is needed.
+    """
+    (step,) = call.functions
+    k = len(init)
+    space = inner.space
+    # Each part of the carry goes round in a loop of its own: Phi before the body.
     types = [variable.aval for variable in step.jaxpr.outvars[:k]]
     ahead = Foresight(region.space, space, call.options["reverse"])
     loops = []
@@ -83,31 +104,34 @@ def scan(
     carry: dict[int, Value] = {}
     for loop in loops:
         carry |= loop.carry
-    # Results that go on in one wire are computed by one node, if they can be; their order stays.
+    # The body. Results that go on in one wire are computed by one node, if they can be; their order stays.
     packed = [loop.own.members for loop in loops if loop.own.nodes is None]
-    needs = Wanted(set(range(k)) | ys, wanted.losses, packed)
-    results = low.run(
-        step,
-        [
-            *closed,
-            *(carry[i] for i in range(k)),
-            *rows,
-        ],
-        inner,
-        needs,
-    )
+    values = set(range(k)) | set(wanted.values)
+    needs = Wanted(values, wanted.losses, packed)
+    carried = [carry[i] for i in range(k)]
+    results = low.run(step, [*closed, *carried, *rows], inner, needs)
+    # A Cond behind the body closes each loop, and lets the last carry out.
     final: dict[int, Value] = {}
     for loop in loops:
         last = loop.close(results)
         if any(i in wanted.values for i in loop.own.members):
             final |= last
-    out = []
-    for r, v in zip(results, step.jaxpr.outvars, strict=True):
-        out.append(as_elements(low, r, v, inner, call))
-    return [
-        *(final.get(i) for i in range(k)),
-        *out[k:],
-    ]
+    out = _of_elements(low, results, inner, call)
+    return [*(final.get(i) for i in range(k)), *out[k:]]
+
+
+def _of_elements(
+    low: Lowering,
+    results: Sequence[Any],
+    inner: Region,
+    call: Call,
+) -> list[Any]:
+    """The results of a loop's body as sequences; None where no result is wanted."""
+    (step,) = call.functions
+    sequences = []
+    for value, variable in zip(results, step.jaxpr.outvars, strict=True):
+        sequences.append(as_elements(low, value, variable, inner, call))
+    return sequences
 
 
 @MESSAGE_RULES.of(COUNT)

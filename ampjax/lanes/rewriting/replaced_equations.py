@@ -159,7 +159,7 @@ def with_loops(
 
 
 def type_of_argument(aval: Any) -> Any:
-    """The type of an argument, as `jax.make_jaxpr` takes it.
+    """The type of an argument, for `jax.make_jaxpr`.
 
     Args:
       aval: The argument's abstract value.
