@@ -13,8 +13,7 @@ from ampjax.numerics import (
 from typing import TYPE_CHECKING
 
 from ampjax import graphs, nn
-from ampjax.frontend.batched import Batched, vmap
-from ampjax.frontend.batches.ragged_results import RaggedRows
+from ampjax.frontend.batched import vmap
 from ampjax.frontend.combinators.branches import (
     cond,
     read,
@@ -58,12 +57,10 @@ from ampjax.train.trainer import Trainer
 from ampjax.tuning.tune import tune
 
 __all__ = [
-    "Batched",
     "Compiled",
     "Edges",
     "Hosts",
     "Ragged",
-    "RaggedRows",
     "Settings",
     "Snapshots",
     "Stacked",
@@ -112,6 +109,7 @@ __all__ = [
 
 _MOVED = {
     "Batch": "ampjax.frontend.batches.batch.Batch",
+    "Batched": "ampjax.frontend.batched.Batched",
     "ClusterCost": "ampjax.simulation.ClusterCost",
     "FlopsCost": "ampjax.simulation.FlopsCost",
     "Graph": "ampjax.graphs.Graph",
@@ -123,6 +121,7 @@ _MOVED = {
     "LinkTimes": "ampjax.simulation.LinkTimes",
     "Messages": "ampjax.graphs.Messages",
     "ProfileCost": "ampjax.simulation.ProfileCost",
+    "RaggedRows": "ampjax.frontend.batches.ragged_results.RaggedRows",
     "Reports": "ampjax.frontend.batches.ragged_results.Reports",
     "State": "ampjax.graphs.State",
     "Stragglers": "ampjax.simulation.Stragglers",

@@ -10,21 +10,13 @@ import jax
 import numpy as np
 
 from ampjax.errors import DataError, GraphError
-from ampjax.frontend.batch_rules import (
-    choice_steps,
-    graph_steps,
-    recursion_steps,
-    reduction_steps,
-    report_steps,
-    sequence_steps,
-    tree_steps,
-    while_steps,
-)
+from ampjax.frontend import batch_rules
 from ampjax.frontend.batches.batch import Batch, stacked
 from ampjax.frontend.batches.batch_shapes import BatchShapes, RecentShapes
 from ampjax.frontend.batches.epoch_batches import EpochBatches, epoch_groups
 from ampjax.frontend.batches.packed_data import PackedData
 from ampjax.frontend.batches.ragged_results import Reports
+from ampjax.frontend.batches.row_lowering import STEP_RULES
 from ampjax.frontend.batches.row_program import RowProgram
 from ampjax.frontend.batches.row_tables import Sizes, rounded
 from ampjax.frontend.combinators.embeddings import AnyTable
@@ -37,26 +29,7 @@ from ampjax.frontend.whole_sequences.sequence_operations import of_sequences
 from ampjax.lanes.lane_function import LaneFunction
 from ampjax.utils.compilation_cache import use_compilation_cache
 
-_RULES = {
-    "scan": sequence_steps.scan,
-    "count": sequence_steps.count,
-    "numbers": sequence_steps.numbers,
-    "length": sequence_steps.length,
-    "take": sequence_steps.take,
-    "sum": reduction_steps.reduced,
-    "max": reduction_steps.reduced,
-    "logsumexp": reduction_steps.reduced,
-    "switch": choice_steps.switch,
-    "fold": tree_steps.fold,
-    "scan_tree": tree_steps.scan,
-    "recurse": recursion_steps.recurse,
-    "recall": recursion_steps.recall,
-    "propagate": graph_steps.propagate,
-    "while": while_steps.while_loop,
-    "node": report_steps.node,
-    "metric": report_steps.metric,
-    "output": report_steps.output,
-}
+_RULES = STEP_RULES.load(batch_rules)
 
 
 class Batched:

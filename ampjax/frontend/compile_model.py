@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError, GraphError, ParameterError, SameNumbersWarning
+from ampjax.frontend import rules
 from ampjax.frontend.batched import Batched
 from ampjax.frontend.combinators.embeddings import AnyTable
-from ampjax.frontend.combinators.reports import node
+from ampjax.frontend.combinators.reports import NODE, OUTPUT, node
 from ampjax.frontend.combinators.running_models import remember
 from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import (
@@ -30,7 +31,7 @@ from ampjax.frontend.combinators.tracing import (
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
 from ampjax.frontend.deduction.equations import Name, calls, flatten
 from ampjax.frontend.deduction.loss_nodes import note_losses
-from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.values import (
     Constant,
@@ -48,19 +49,6 @@ from ampjax.frontend.instance_spec import LeafSpec, list_once, parse, part_finde
 from ampjax.frontend.missing_labels import missing_leaves, require_for_sinks
 from ampjax.frontend.parameter_checks import refuse_state, require_float
 from ampjax.frontend.redrawn_instances import PlainSource, RedrawnInstances
-from ampjax.frontend.rules import (
-    branch_rules,
-    embedding_rules,
-    graph_rules,
-    joined_choice_rules,
-    recursion_rules,
-    reduction_rules,
-    report_rules,
-    sequence_rules,
-    take_rules,
-    tree_rules,
-    while_rules,
-)
 from ampjax.frontend.shared_keys import lines_of_shared_draws, refuse_other_generators
 from ampjax.ir.graph import Graph
 from ampjax.ir.narrow_floats import narrowest, narrowest_floats
@@ -74,29 +62,7 @@ from ampjax.utils.progress import Reporter
 Model = Callable[[Any, Any], Any]
 """`model(params, instance) -> loss`: plain JAX and ampjax's combinators, of one instance."""
 
-_RULES = {
-    "scan": sequence_rules.scan,
-    "count": sequence_rules.count,
-    "numbers": sequence_rules.numbers,
-    "length": sequence_rules.length,
-    "sum": reduction_rules.total,
-    "max": reduction_rules.largest,
-    "logsumexp": reduction_rules.log_sum_exp,
-    "reductions": reduction_rules.several,
-    "take": take_rules.take,
-    "switch": branch_rules.switch,
-    "switches": joined_choice_rules.switches,
-    "look_up": embedding_rules.look_up,
-    "while": while_rules.while_loop,
-    "fold": tree_rules.fold,
-    "scan_tree": tree_rules.scan,
-    "recurse": recursion_rules.recurse,
-    "recall": recursion_rules.recall,
-    "propagate": graph_rules.propagate,
-    "metric": report_rules.metric,
-    "output": report_rules.output,
-    "node": report_rules.node,
-}
+_RULES = MESSAGE_RULES.load(rules)
 
 
 class Compiled:
@@ -167,11 +133,9 @@ class Compiled:
                 # The batch form is the model; the graph holds its parameters.
                 function, constants, results = trace(_sum_of_params, types, instance)
                 metrics = []
-            low.draft.reserve(
-                [c.options["name"] for c in calls(function.jaxpr) if c.kind == "node"]
-            )
+            low.draft.reserve([c.options["name"] for c in calls(function.jaxpr) if c.kind == NODE])
             low.draft.reserve_outputs(
-                [c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"]
+                [c.options["name"] for c in calls(function.jaxpr) if c.kind == OUTPUT]
             )
             region = Region(root)
             given = [
@@ -535,7 +499,7 @@ def _refuse_node_options(found: Iterable[Call]) -> None:
       GraphError: If a node has any.
     """
     for call in found:
-        if call.kind != "node":
+        if call.kind != NODE:
             continue
         given = [*call.options["options"]]
         if call.options["replicas"] > 1:
@@ -561,7 +525,7 @@ def _refuse_equal_outputs(found: Iterable[Call]) -> None:
     """
     names = set()
     for call in found:
-        if call.kind != "output":
+        if call.kind != OUTPUT:
             continue
         name = call.options["name"]
         if name in names:

@@ -103,27 +103,17 @@ def _of_combinator(
     closed = [given[a:b] for a, b in pairwise(ends)]
     own = list(given[ends[-1] :])
     n = len(call.results)
-    if call.kind in (
-        "count",
-        "numbers",
-        "length",
-        "stochastic",
-    ):  # elements have the same numbers in all examples
-        return [call.kind not in ("count", "numbers")] * n
-    if call.kind in ("scan", "while"):
-        if call.kind == "while":
-            number = 1
-            k = n
-        else:
-            number = 0
-            k = call.options["n_carry"]
-        return _of_loop(call.functions[number], closed[number], own, k, found)[:n]
+    combinator = call.kind
+    if combinator.by_example is not None:
+        return [combinator.by_example] * n
+    turn = combinator.turn
+    if turn is not None:
+        return _of_loop(call.functions[turn], closed[turn], own, call.n_carry, found)[:n]
     results = [any(own)] * n
     for function, values in zip(call.functions, closed, strict=True):
-        chosen = own[1:] if call.kind == "switch" else own
-        is_exact = call.kind in ("switch", "node")
+        is_exact = combinator.keeps is not None
         if is_exact:
-            args = chosen
+            args = own[combinator.keeps :]
         else:
             args = [any(own)] * len(function.jaxpr.invars)
         after = _follow(

@@ -27,7 +27,11 @@ class FlatArguments(NamedTuple):
     n: int
 
 
-def spread(where: str, axes: Any, tree: Any) -> list[int | None]:
+def spread(
+    where: str,
+    axes: Any,
+    tree: Any,
+) -> list[int | None]:
     """An axis for each leaf of a tree.
 
     Args:
@@ -41,20 +45,30 @@ def spread(where: str, axes: Any, tree: Any) -> list[int | None]:
     found: list[int | None] = []
 
     def add(axis: Any, part: Any) -> None:
-        is_axis = axis is None or (isinstance(axis, int) and not isinstance(axis, bool))
-        if not is_axis:
+        is_number = isinstance(axis, int) and not isinstance(axis, bool)
+        if axis is not None and not is_number:
             raise TypeError("no axis")
-        found.extend([axis] * len(jax.tree.leaves(part)))
+        for _ in jax.tree.leaves(part):
+            found.append(axis)
 
     try:
-        jax.tree.map(add, axes, tree, is_leaf=lambda x: x is None)
+        jax.tree.map(
+            add,
+            axes,
+            tree,
+            is_leaf=lambda axis: axis is None,
+        )
     except (TypeError, ValueError) as error:
         fix = "Give one integer for all, or a tuple with an integer, None or a tree of them for each argument, as for `jax.vmap`."
         raise GraphError(where, "axes that fit", f"{axes!r}", fix) from error
     return found
 
 
-def flat_arguments(where: str, in_axes: Any, args: Sequence[Any]) -> FlatArguments:
+def flat_arguments(
+    where: str,
+    in_axes: Any,
+    args: Sequence[Any],
+) -> FlatArguments:
     """Arguments with the axis of elements in front.
 
     Args:
@@ -66,9 +80,11 @@ def flat_arguments(where: str, in_axes: Any, args: Sequence[Any]) -> FlatArgumen
       GraphError: If axes do not fit the arguments.
       DataError: If no argument is mapped, an axis is not there, or sizes differ.
     """
-    axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
-    leaves, structure = jax.tree.flatten(tuple(args))
-    flat = spread(f"{where}, in_axes", axes, tuple(args))
+    args = tuple(args)
+    if isinstance(in_axes, list):
+        in_axes = tuple(in_axes)
+    leaves, structure = jax.tree.flatten(args)
+    flat = spread(f"{where}, in_axes", in_axes, args)
     moved = []
     sizes = {}
     for number, (leaf, axis) in enumerate(zip(leaves, flat, strict=True)):
@@ -80,28 +96,38 @@ def flat_arguments(where: str, in_axes: Any, args: Sequence[Any]) -> FlatArgumen
             fix = "Name an axis that it has, or None where all elements share it."
             name = leaf_names(args)[number]
             raise DataError(f"{where}, argument {name}", f"an axis {axis}", f"{array.shape}", fix)
-        moved.append(array if axis == 0 else jnp.moveaxis(array, axis, 0))
         sizes.setdefault(array.shape[axis], number)
+        if axis != 0:
+            array = jnp.moveaxis(array, axis, 0)
+        moved.append(array)
     if not sizes:
         fix = "Give `in_axes` an axis for at least one argument."
         raise DataError(where, "an argument with an axis of elements", "none", fix)
     if len(sizes) > 1:
         names = leaf_names(args)
-        told = ", ".join(f"{size} in {names[number]}" for size, number in sizes.items())
+        told = []
+        for size, number in sizes.items():
+            told.append(f"{size} in {names[number]}")
         fix = "Give each argument one entry for each element, or None in `in_axes` where all share it."
-        raise DataError(f"{where}, arguments", "the same number of elements", told, fix)
+        got = ", ".join(told)
+        raise DataError(f"{where}, arguments", "the same number of elements", got, fix)
     is_mapped = tuple(axis is not None for axis in flat)
-    return FlatArguments(moved, is_mapped, structure, next(iter(sizes)))
+    (n,) = sizes
+    return FlatArguments(moved, is_mapped, structure, n)
 
 
-def n_elements(is_mapped: Sequence[bool], args: Sequence[Any]) -> int:
+def n_elements(
+    is_mapped: Sequence[bool],
+    args: Sequence[Any],
+) -> int:
     """The number of elements in flat arguments.
 
     Args:
       is_mapped: By argument, whether each element has its own; one at least.
       args: The arguments; of one that is mapped `[n, ...]`.
     """
-    return next(arg.shape[0] for arg, own in zip(args, is_mapped, strict=True) if own)
+    first = is_mapped.index(True)
+    return args[first].shape[0]
 
 
 def leaf_names(args: Sequence[Any]) -> list[str]:
@@ -110,10 +136,17 @@ def leaf_names(args: Sequence[Any]) -> list[str]:
     Args:
       args: The arguments, pytrees.
     """
-    return [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(tuple(args))]
+    names = []
+    for path, _ in jax.tree_util.tree_leaves_with_path(tuple(args)):
+        names.append(jax.tree_util.keystr(path))
+    return names
 
 
-def placed(where: str, out_axes: Any, results: Any) -> Any:
+def placed(
+    where: str,
+    out_axes: Any,
+    results: Any,
+) -> Any:
     """Moves the axis of elements of each result to its place in `out_axes`.
 
     Args:
@@ -131,5 +164,7 @@ def placed(where: str, out_axes: Any, results: Any) -> Any:
         if axis is None or not -leaf.ndim <= axis < leaf.ndim:
             fix = "Results of elements differ: name the axis, from 0, along which they are to lie."
             raise GraphError(f"{where}, out_axes", f"an axis of {leaf.shape}", f"{axis}", fix)
-        moved.append(leaf if axis == 0 else jnp.moveaxis(leaf, 0, axis))
+        if axis != 0:
+            leaf = jnp.moveaxis(leaf, 0, axis)
+        moved.append(leaf)
     return structure.unflatten(moved)

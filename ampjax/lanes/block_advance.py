@@ -88,19 +88,24 @@ def advance(
     """
     values = shared_values(program, args)
     turns = LaneTurns(program, pace, values)
-    finished = len(program.blocks)
+    finished = program.finished
     room = n_elements(program.is_mapped, args) + pace.lanes
-    state = empty_state(program, pace.lanes, room)._replace(**kept._asdict())
+    # what lanes have kept; elements are counted from the block's first one
+    state = empty_state(program, pace.lanes, room)
+    state = state._replace(**kept._asdict())
     state = state._replace(element=state.element - shift)
 
     def goes_on(carry: _Carry) -> Any:
         state = carry.state
-        is_wanted = (state.pc < finished) & (state.element < until)
-        return (state.next < n) | jnp.any(is_wanted)
+        is_busy = state.pc < finished
+        is_wanted = is_busy & (state.element < until)
+        is_left = state.next < n
+        return is_left | jnp.any(is_wanted)
 
     def turn(carry: _Carry) -> _Carry:
         state = turns.items(program.body.items, carry.state)
-        return _changed(program, args, carry._replace(state=state), n)
+        carry = carry._replace(state=state)
+        return _changed(program, args, carry, n)
 
     carry = _Carry(
         state,
@@ -127,14 +132,16 @@ def _changed(
     n: Any,
 ) -> _Carry:
     """Hands in finished elements, and gives the next ones to free lanes."""
-    finished = len(program.blocks)
+    finished = program.finished
 
     def wants(state: LaneState) -> Any:
         is_idle = state.pc > finished
-        return (state.pc == finished) | (is_idle & (state.next < n))
+        is_left = state.next < n
+        return (state.pc == finished) | (is_idle & is_left)
 
     def change(carry: _Carry) -> _Carry:
-        lane = jnp.argmax(wants(carry.state)).astype(jnp.int32)
+        lane = jnp.argmax(wants(carry.state))
+        lane = lane.astype(jnp.int32)
         # an idle lane writes, too, where the next result will be written over it: there is always one to come
         has_result = carry.state.pc[lane] == finished
         numbers = put(

@@ -31,7 +31,11 @@ MARGIN = 0.9
 """The share of the time of `jax.vmap` that another form has to stay below, to be taken in its place."""
 
 
-def candidates(n: int, lanes: int | None, trips: int | None) -> list[LanePace]:
+def candidates(
+    n: int,
+    lanes: int | None,
+    trips: int | None,
+) -> list[LanePace]:
     """Lists the paces to measure, in the order of their measurement.
 
     Args:
@@ -41,7 +45,8 @@ def candidates(n: int, lanes: int | None, trips: int | None) -> list[LanePace]:
     """
     found = []
     for wanted in (LANES, LANES // 4, LANES * 4):
-        found.append(LanePace(lanes or min(n, wanted), trips or TRIPS))
+        n_lanes = lanes or min(n, wanted)
+        found.append(LanePace(n_lanes, trips or TRIPS))
     return list(dict.fromkeys(found))
 
 
@@ -65,16 +70,24 @@ def fastest(
       The form; None if it can't be measured, since what is computed is being traced.
     """
     step = -(-n // SAMPLE)
-    sample = []
-    for arg, mapped in zip(args, is_mapped, strict=True):
-        sample.append(arg[::step] if mapped else arg)
+    sample = _every(step, args, is_mapped)
     n_sample = -(-n // step)
     of_vmap = _seconds(compute, "vmap", args)
     of_map = _seconds(compute, "map", sample)
     if of_vmap is None or of_map is None:
         return None
-    times: dict[Form, float] = {"vmap": of_vmap * MARGIN, "map": of_map * n / n_sample}
-    if of_vmap > LONG and _is_hopeless(compute, args, is_mapped, n, paces[0], min(times.values())):
+    times: dict[Form, float] = {}
+    times["vmap"] = of_vmap * MARGIN
+    times["map"] = of_map * n / n_sample
+    best = min(times.values())
+    if of_vmap > LONG and _is_hopeless(
+        compute,
+        args,
+        is_mapped,
+        n,
+        paces[0],
+        best,
+    ):
         paces = ()
     for pace in paces:
         seconds = _seconds(compute, pace, args)
@@ -97,12 +110,23 @@ def _is_hopeless(
     best: float,
 ) -> bool:
     """Whether lanes take longer for a part of the elements than another form for all."""
+    part = _every(PART, args, is_mapped)
+    n_part = -(-n // PART)
+    pace = pace._replace(lanes=min(pace.lanes, n_part))
+    seconds = _seconds(compute, pace, part)
+    return seconds is not None and seconds > best
+
+
+def _every(
+    step: int,
+    args: Sequence[Any],
+    is_mapped: Sequence[bool],
+) -> list[Any]:
+    """The arguments of a part of the elements, taken at equal steps."""
     part = []
     for arg, mapped in zip(args, is_mapped, strict=True):
-        part.append(arg[::PART] if mapped else arg)
-    lanes = min(pace.lanes, -(-n // PART))
-    seconds = _seconds(compute, pace._replace(lanes=lanes), part)
-    return seconds is not None and seconds > best
+        part.append(arg[::step] if mapped else arg)
+    return part
 
 
 def _seconds(
@@ -112,7 +136,8 @@ def _seconds(
 ) -> float | None:
     """Measures the least time in seconds of up to three compiled calls; None while JAX traces the call."""
     results = compute(form, args)
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(results)):
+    leaves = jax.tree.leaves(results)
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
         return None
     jax.block_until_ready(results)
     times: list[float] = []

@@ -44,10 +44,9 @@ class ElementBlock(NamedTuple):
         found = []
         for leaf, mapped in zip(self.leaves, is_mapped, strict=True):
             if mapped:
-                places = np.minimum(np.arange(len(leaf)), self.n - 1)
-                found.append(leaf[places])
-            else:
-                found.append(leaf)
+                places = np.arange(len(leaf))
+                leaf = leaf[np.minimum(places, self.n - 1)]
+            found.append(leaf)
         return found
 
 
@@ -124,8 +123,8 @@ class ElementBlocks:
         if structure != self.structure:
             fix = "Let all elements of a stream have one structure; a tuple is the arguments of a call."
             raise DataError(self._place(), f"{self.structure}", f"{structure}", fix)
-        for number, (leaf, mapped) in enumerate(zip(leaves, self.is_mapped, strict=True)):
-            if mapped:
+        for number, leaf in enumerate(leaves):
+            if self.is_mapped[number]:
                 self._check_kind(number, leaf)
             else:
                 self._check_shared(number, leaf)
@@ -153,13 +152,15 @@ class ElementBlocks:
         array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
         if array.dtype not in self._dtypes:
             self._dtypes[array.dtype] = self._dtype_in_jax(number, array)
-        return LeafKind(np.shape(array), self._dtypes[array.dtype])
+        dtype = self._dtypes[array.dtype]
+        return LeafKind(np.shape(array), dtype)
 
     def _dtype_in_jax(self, number: int, array: Any) -> Any:
         if isinstance(array, jax.Array):
             return array.dtype
         try:
-            return jnp.asarray(np.zeros((), array.dtype)).dtype
+            zero = np.zeros((), array.dtype)
+            return jnp.asarray(zero).dtype
         except TypeError as error:
             place = f"{self._place()}, argument {self._name(number)}"
             fix = "Leave out what is no number."
@@ -168,7 +169,8 @@ class ElementBlocks:
     def _check_kind(self, number: int, leaf: Any) -> None:
         wanted = self._kinds[number]
         # most elements are arrays of that very type, which is quickly seen
-        if getattr(leaf, "dtype", None) == wanted.dtype and leaf.shape == wanted.shape:
+        dtype = getattr(leaf, "dtype", None)
+        if dtype == wanted.dtype and leaf.shape == wanted.shape:
             return
         kind = self._kind(number, leaf)
         if kind != wanted:
@@ -181,7 +183,8 @@ class ElementBlocks:
 
     def _check_shared(self, number: int, leaf: Any) -> None:
         first = self._first[number]
-        is_same = leaf is first or (isinstance(leaf, int | float | complex) and leaf == first)
+        is_number = isinstance(leaf, int | float | complex)
+        is_same = leaf is first or (is_number and leaf == first)
         if not is_same:
             raise DataError(
                 f"{self._place()}, argument {self._name(number)}",
@@ -194,11 +197,12 @@ class ElementBlocks:
         """Some elements as a block."""
         columns = list(zip(*block, strict=True))
         stacked = []
-        for number, (mapped, kind) in enumerate(zip(self.is_mapped, self._kinds, strict=True)):
-            if mapped:
-                stacked.append(_rows(columns[number], kind, self._size))
+        for number, kind in enumerate(self._kinds):
+            if self.is_mapped[number]:
+                rows = _rows(columns[number], kind, self._size)
             else:
-                stacked.append(jnp.asarray(self._first[number]))
+                rows = jnp.asarray(self._first[number])
+            stacked.append(rows)
         return ElementBlock(stacked, len(block))
 
     def _place(self) -> str:
@@ -206,14 +210,20 @@ class ElementBlocks:
 
     def _name(self, number: int) -> str:
         """The name of a leaf."""
-        args = self.structure.unflatten(range(self.structure.num_leaves))
+        numbers = range(self.structure.num_leaves)
+        args = self.structure.unflatten(numbers)
         return leaf_names(args)[number]
 
 
-def _rows(leaves: Sequence[Any], kind: LeafKind, size: int) -> Any:
+def _rows(
+    leaves: Sequence[Any],
+    kind: LeafKind,
+    size: int,
+) -> Any:
     """Leaves as rows of one array: keys of random numbers in JAX, all else in NumPy."""
     if jnp.issubdtype(kind.dtype, jax.dtypes.prng_key):
-        padding = [leaves[-1]] * (size - len(leaves))
+        n_padding = size - len(leaves)
+        padding = [leaves[-1]] * n_padding
         return jnp.stack([*leaves, *padding])
     rows = np.zeros((size, *kind.shape), kind.dtype)
     for number, leaf in enumerate(leaves):

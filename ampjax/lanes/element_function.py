@@ -21,7 +21,7 @@ from ampjax.lanes.lane_program import LaneProgram
 from ampjax.lanes.reversible_loops import differentiable
 from ampjax.lanes.rewriting.linear_pairs import FloatParts, changes_by_pair
 from ampjax.lanes.rewriting.one_kernel import in_one_kernel
-from ampjax.lanes.rewriting.replaced_equations import holds
+from ampjax.lanes.rewriting.replaced_equations import holds, type_of_argument
 from ampjax.lanes.rewriting.whole_batches import looks_at_batch, run_alone
 from ampjax.lanes.running import LanePace, run
 
@@ -62,7 +62,11 @@ class ElementFunction:
         """Whether lanes can gain something: elements differ in their ways, and no host is told on the way."""
         return not self.jaxpr.effects and self.program.has_loops
 
-    def __call__(self, form: Form, args: Sequence[Any]) -> list[Any]:
+    def __call__(
+        self,
+        form: Form,
+        args: Sequence[Any],
+    ) -> list[Any]:
         """Computes the results of all elements, with JAX's derivatives of `jax.vmap`.
 
         Args:
@@ -72,8 +76,9 @@ class ElementFunction:
         Returns:
           Flat results, `[n, ...]` each.
         """
-        operands = (*self.constants, *args)
-        return self._differentiable(form, counts=False)(*operands)[0]
+        compute = self._differentiable(form, counts=False)
+        results, _ = compute(*self.constants, *args)
+        return results
 
     def _differentiable(self, form: Form, counts: bool) -> Any:
         """A function of constants and arguments with derivatives, to results, and numbers of trips of each element's loops if lanes count trips."""
@@ -84,21 +89,30 @@ class ElementFunction:
 
         @compute.defjvp
         def _(primals: Any, tangents: Any) -> Any:
-            results, trips = self._differentiable(form, self.has_while)(*primals)
+            counting = self._differentiable(form, self.has_while)
+            results, trips = counting(*primals)
             no_change = np.zeros(trips.shape, jax.dtypes.float0)
+            fixed = []
+            for i, x in enumerate(self.constants):
+                if not isinstance(x, Tracer):
+                    fixed.append(i)
             changes = changes_by_pair(
-                lambda *args: self._compute("vmap", False, args[:-1])[0],
+                lambda *args: self._by_vmap(args[:-1]),
                 partial(self._taken_back, form),
                 [*primals, trips],
                 [*tangents, no_change],
                 results,
-                [i for i, x in enumerate(self.constants) if not isinstance(x, Tracer)],
+                fixed,
             )
             return (results, trips), (changes, no_change)
 
         return compute
 
-    def bounded(self, pace: LanePace, args: Sequence[Any]) -> tuple[list[Any], Any]:
+    def bounded(
+        self,
+        pace: LanePace,
+        args: Sequence[Any],
+    ) -> tuple[list[Any], Any]:
         """Computes the results of all elements, of which some are given up.
 
         Args:
@@ -144,18 +158,41 @@ class ElementFunction:
             return found.results, found.trips
         n = len(self.constants)
         constants = args[:n]
-        one = lambda own: evaluate(self.jaxpr, constants, self._joined(args[n:], own), bind)
-        own = [arg for arg, mapped in zip(args[n:], self.is_mapped, strict=True) if mapped]
-        not_counted = jnp.zeros(own[0].shape[0], jnp.int32)
+        given = args[n:]
+
+        def one(own: Sequence[Any]) -> list[Any]:
+            whole = self._joined(given, own)
+            return evaluate(self.jaxpr, constants, whole, bind)
+
+        def one_alone(own: Sequence[Any]) -> list[Any]:
+            whole = self._joined(given, own)
+            return run_alone(self.jaxpr, constants, whole)
+
+        own = []
+        for arg, mapped in zip(given, self.is_mapped, strict=True):
+            if mapped:
+                own.append(arg)
+        n_elements = own[0].shape[0]
+        not_counted = jnp.zeros(n_elements, jnp.int32)
         if form == "vmap":
             return jax.vmap(one)(own), not_counted
-        if looks_at_batch(self.jaxpr):
-            one = lambda own: run_alone(self.jaxpr, constants, self._joined(args[n:], own))
-        one_by_one = lambda own: lax.map(one, own)
+        each = one_alone if looks_at_batch(self.jaxpr) else one
+        one_by_one = lambda own: lax.map(each, own)
         found = in_one_kernel(one_by_one, own)
-        return one_by_one(own) if found is None else found, not_counted
+        if found is None:
+            found = one_by_one(own)
+        return found, not_counted
 
-    def _joined(self, args: Sequence[Any], own: Sequence[Any]) -> list[Any]:
+    def _by_vmap(self, args: Sequence[Any]) -> list[Any]:
+        """The results of all elements, by `jax.vmap`."""
+        results, _ = self._compute("vmap", False, args)
+        return results
+
+    def _joined(
+        self,
+        args: Sequence[Any],
+        own: Sequence[Any],
+    ) -> list[Any]:
         """Joins the arguments that an element has alone with the shared ones, in the function's order."""
         left = iter(own)
         joined = []
@@ -176,12 +213,18 @@ class ElementFunction:
         """
         *args, trips = given
         if not self.has_while:
-            whole = lambda *args: self._compute("vmap", False, args)[0]
-            return jax.vjp(parts.of(whole, args), *parts.own(args))[1](list(cotangents))
-        rows = form.lanes if isinstance(form, LanePace) else 1
-        if form == "vmap":
+            whole = lambda *args: self._by_vmap(args)
+            floats = parts.of(whole, args)
+            _, back = jax.vjp(floats, *parts.own(args))
+            return back(list(cotangents))
+        if isinstance(form, LanePace):
+            rows = form.lanes
+        elif form == "vmap":
             rows = trips.shape[0]
-        is_mapped = (*[False] * len(self.constants), *self.is_mapped)
+        else:
+            rows = 1
+        of_constants = [False] * len(self.constants)
+        is_mapped = (*of_constants, *self.is_mapped)
 
         def pull(*operands: Any) -> list[Any]:
             n = len(args)
@@ -233,12 +276,14 @@ def trace(
     types = []
     for arg, mapped in zip(args, is_mapped, strict=True):
         aval = jax.typeof(arg)
-        shape = aval.shape[1:] if mapped else aval.shape
-        types.append(jax.ShapeDtypeStruct(shape, aval.dtype, weak_type=aval.weak_type))
+        if mapped:
+            aval = aval.update(shape=aval.shape[1:])
+        types.append(type_of_argument(aval))
     found = []
 
     def flat(*own: Any) -> list[Any]:
-        leaves, tree = jax.tree.flatten(function(*structure.unflatten(own)))
+        result = function(*structure.unflatten(own))
+        leaves, tree = jax.tree.flatten(result)
         found.append(tree)
         return leaves
 

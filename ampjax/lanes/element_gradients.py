@@ -45,24 +45,35 @@ def pulled_back(
       The cotangents of such arguments; of those that elements share, summed over the elements.
     """
     n = trips.shape[0]
-    own = [i for i in parts.of_args if is_mapped[i]]
-    shared = [i for i in parts.of_args if not is_mapped[i]]
+    own = []
+    shared = []
+    for i in parts.of_args:
+        if is_mapped[i]:
+            own.append(i)
+        else:
+            shared.append(i)
     rows = min(rows, n)
 
-    def pull(part: Sequence[Any], cotangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def pull(
+        part: Sequence[Any],
+        cotangents: Sequence[Any],
+    ) -> tuple[list[Any], list[Any]]:
         """Computes cotangents of own arguments and of shared ones."""
         whole = lambda *part: _of_part(jaxpr, is_mapped, part)
         floats = parts.of(whole, part)
-        back = jax.vjp(floats, *parts.own(part))[1]
+        _, back = jax.vjp(floats, *parts.own(part))
         found = back(list(cotangents))
         by_arg = dict(zip(parts.of_args, found, strict=True))
         of_own = [by_arg[i] for i in own]
         of_shared = [by_arg[i] for i in shared]
         return of_own, of_shared
 
-    def joined(of_own: Sequence[Any], of_shared: Sequence[Any]) -> list[Any]:
-        numbers = [*own, *shared]
-        found = dict(zip(numbers, [*of_own, *of_shared], strict=True))
+    def joined(
+        of_own: Sequence[Any],
+        of_shared: Sequence[Any],
+    ) -> list[Any]:
+        found = dict(zip(own, of_own, strict=True))
+        found |= dict(zip(shared, of_shared, strict=True))
         return [found[i] for i in parts.of_args]
 
     if rows == n:
@@ -71,10 +82,15 @@ def pulled_back(
     # elements in the order of their trips; the last part is filled up with the last element, which then has no cotangent
     n_parts = -(-n // rows)
     order = jnp.argsort(trips)
-    places = jnp.arange(n_parts * rows).reshape(n_parts, rows)
+    places = jnp.arange(n_parts * rows)
+    places = places.reshape(n_parts, rows)
 
-    def next_part(sums: list[Any], places: Any) -> tuple[list[Any], list[Any]]:
-        elements = order[jnp.minimum(places, n - 1)]
+    def next_part(
+        sums: list[Any],
+        places: Any,
+    ) -> tuple[list[Any], list[Any]]:
+        here = jnp.minimum(places, n - 1)
+        elements = order[here]
         part = []
         for x, mapped in zip(args, is_mapped, strict=True):
             part.append(x[elements] if mapped else x)
@@ -92,15 +108,25 @@ def pulled_back(
     of_shared, of_parts = lax.scan(next_part, zeros, places)
     # back to where the elements were
     back = jnp.argsort(order)
-    of_own = [x.reshape(-1, *x.shape[2:])[back] for x in of_parts]
+    of_own = []
+    for x in of_parts:
+        in_order = x.reshape(-1, *x.shape[2:])
+        of_own.append(in_order[back])
     return joined(of_own, of_shared)
 
 
-def _of_part(jaxpr: Any, is_mapped: Sequence[bool], args: Sequence[Any]) -> list[Any]:
+def _of_part(
+    jaxpr: Any,
+    is_mapped: Sequence[bool],
+    args: Sequence[Any],
+) -> list[Any]:
     """Results of some elements, `[rows, ...]` each, whose loops can be differentiated backwards."""
     n = len(jaxpr.constvars)
 
-    def run(replacement: Replacement, *args: Any) -> list[Any]:
+    def run(
+        replacement: Replacement,
+        *args: Any,
+    ) -> list[Any]:
         return with_loops(jaxpr, args[:n], args[n:], replacement)
 
     if n_elements(is_mapped, args) == 1:
@@ -110,9 +136,12 @@ def _of_part(jaxpr: Any, is_mapped: Sequence[bool], args: Sequence[Any]) -> list
         found = run(reversible_loop, *alone)
         return [jnp.expand_dims(x, 0) for x in found]
 
-    axes = [0 if mapped else None for mapped in is_mapped]
-    together = jax.vmap(partial(run, _vmapped_loop), in_axes=tuple(axes))
-    batched, constants = opened(jax.make_jaxpr(together)(*args))
+    together = jax.vmap(
+        partial(run, _vmapped_loop),
+        in_axes=_axes(is_mapped),
+    )
+    whole = jax.make_jaxpr(together)(*args)
+    batched, constants = opened(whole)
     return with_loops(batched, constants, args, reversible_loop)
 
 
@@ -136,41 +165,72 @@ def _vmapped_loop(
     run = custom_vmap(plain)
 
     @run.def_vmap
-    def _(size: int, is_batched: Sequence[bool], *args: Any) -> tuple[list[Any], list[bool]]:
-        axes = [0 if batched else None for batched in is_batched]
+    def _(
+        size: int,
+        is_batched: Sequence[bool],
+        *args: Any,
+    ) -> tuple[list[Any], list[bool]]:
+        axes = _axes(is_batched)
         is_new = [True] * len(carry)
         if not splits(loop.eqn, is_batched):
-            return jax.vmap(plain, in_axes=tuple(axes))(*args), is_new
+            alike = jax.vmap(plain, in_axes=axes)
+            return alike(*args), is_new
+        # each element has a carry of its own
         first = []
-        for x, batched in zip(args[n_fixed:], is_batched[n_fixed:], strict=True):
-            first.append(x if batched else jnp.broadcast_to(x, (size, *x.shape)))
+        for x, axis in zip(args[n_fixed:], axes[n_fixed:], strict=True):
+            if axis is None:
+                x = jnp.broadcast_to(x, (size, *x.shape))
+            first.append(x)
         step = _in_step(
             loop,
             axes[:n_asked],
             axes[n_asked:n_fixed],
         )
-        return step.plain(args[:n_asked], args[:n_fixed], first), is_new
+        last = step.plain(args[:n_asked], args[:n_fixed], first)
+        return last, is_new
 
     return run(*asked, *closed, *carry)
 
 
-def _in_step(loop: WhileLoop, of_asked: Sequence[Any], of_closed: Sequence[Any]) -> WhileLoop:
+def _axes(is_mapped: Sequence[bool]) -> tuple[int | None, ...]:
+    """The axis of elements of each argument, for `jax.vmap`."""
+    return tuple(0 if mapped else None for mapped in is_mapped)
+
+
+def _in_step(
+    loop: WhileLoop,
+    of_asked: Sequence[Any],
+    of_closed: Sequence[Any],
+) -> WhileLoop:
     """A loop of several elements, until the last one has ended. The constants of its test are also the first ones of its body."""
     n = len(of_asked)
-    tests = jax.vmap(loop.test, in_axes=(list(of_asked), 0))
-    bodies = jax.vmap(loop.body, in_axes=(list(of_closed), 0))
+    tests = jax.vmap(
+        loop.test,
+        in_axes=(list(of_asked), 0),
+    )
+    bodies = jax.vmap(
+        loop.body,
+        in_axes=(list(of_closed), 0),
+    )
 
-    def test(asked: Sequence[Any], carry: Sequence[Any]) -> Any:
+    def test(
+        asked: Sequence[Any],
+        carry: Sequence[Any],
+    ) -> Any:
         goes_on = tests(list(asked), list(carry))
         return jnp.any(goes_on)
 
-    def body(constants: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
+    def body(
+        constants: Sequence[Any],
+        carry: Sequence[Any],
+    ) -> list[Any]:
         goes_on = tests(list(constants[:n]), list(carry))
         # an element that has ended computes with the numbers of one that has not: at its own last carry derivatives may be infinite
         one = jnp.argmax(goes_on)
         filled = []
         for x in carry:
-            filled.append(merge(goes_on, x, take(x, one)[None]))
+            row = take(x, one)
+            filled.append(merge(goes_on, x, row[None]))
         after = bodies(list(constants[n:]), filled)
         # and keeps its own
         kept = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -56,10 +56,18 @@ class LaneFunction:
         self._most = max_trips
         self._name = getattr(function, "__name__", "function")
         self._forms: dict[Hashable, Form] = {}
-        self._jitted = jax.jit(self._compute, static_argnums=(0, 1, 2))
-        self._advanced = jax.jit(self._advance, static_argnums=(0, 1, 2), donate_argnums=3)
-        for name, number in (("lanes", lanes), ("trips", trips), ("max_trips", max_trips)):
-            self._check_count(name, number)
+        self._jitted = jax.jit(
+            self._compute,
+            static_argnums=(0, 1, 2),
+        )
+        self._advanced = jax.jit(
+            self._advance,
+            static_argnums=(0, 1, 2),
+            donate_argnums=3,
+        )
+        self._check_count("lanes", lanes)
+        self._check_count("trips", trips)
+        self._check_count("max_trips", max_trips)
 
     def __call__(self, *args: Any) -> Any:
         """Computes the function's results for all elements.
@@ -165,25 +173,35 @@ class LaneFunction:
         bodies = [block.number for block in program.blocks if block.is_trip]
         rows = []
         spans = []
-        for pace in (self._given(flat.n), LanePace(flat.n, 0, self._most)):
-            counted = jax.jit(partial(run, program, pace._replace(counts=True)))(operands)
-            rows.append(int(sum(counted.runs[number] for number in bodies)) * pace.lanes)
+        in_lanes = self._given(flat.n)
+        together = LanePace(flat.n, 0, self._most)
+        for pace in (in_lanes, together):
+            counting = pace._replace(counts=True)
+            compute = jax.jit(partial(run, program, counting))
+            counted = compute(operands)
+            n_runs = sum(counted.runs[number] for number in bodies)
+            rows.append(int(n_runs) * pace.lanes)
             spans.append(np.asarray(counted.spans))
         trips = np.asarray(counted.trips)
-        lanes = self._given(flat.n).lanes
         return LaneReport(
             self._name,
             trips,
-            lanes,
+            in_lanes.lanes,
             rows[1],
             rows[0],
             *spans[0].T,
         )
 
-    def _check_count(self, name: str, number: int | None) -> None:
+    def _check_count(
+        self,
+        name: str,
+        number: int | None,
+    ) -> None:
         """Checks a setting that is a number of things, or None."""
-        is_count = isinstance(number, int) and not isinstance(number, bool) and number > 0
-        if number is not None and not is_count:
+        if number is None:
+            return
+        is_integer = isinstance(number, int) and not isinstance(number, bool)
+        if not is_integer or number < 1:
             raise GraphError(
                 f"{self!r}, {name}",
                 "a whole number from 1",
@@ -191,7 +209,11 @@ class LaneFunction:
                 "Leave it out, or mend it.",
             )
 
-    def _streamed(self, blocks: ElementBlocks, most_waiting: int | None) -> Iterator[Any]:
+    def _streamed(
+        self,
+        blocks: ElementBlocks,
+        most_waiting: int | None,
+    ) -> Iterator[Any]:
         """The results of a stream, in the form that the first block decides."""
         rest = iter(blocks)
         first = next(rest, None)
@@ -199,11 +221,15 @@ class LaneFunction:
             return
         traced = self._traced(blocks.is_mapped, blocks.structure, first.leaves)
         work = self._work(blocks, first, traced)
-        for found in in_turn(work, itertools.chain([first], rest), most_waiting):
+        all_blocks = itertools.chain([first], rest)
+        for found in in_turn(work, all_blocks, most_waiting):
             result = traced.structure.unflatten(found.leaves)
             if self._most is not None:
                 result = (result, found.has_ended)
-            yield result if most_waiting is not None else (found.number, result)
+            if most_waiting is None:
+                yield found.number, result
+            else:
+                yield result
 
     def _work(
         self,
@@ -225,7 +251,8 @@ class LaneFunction:
         is_bounded = self._most is not None and not tells_host
         if isinstance(form, LanePace) and (traced.can_split or is_bounded):
             step = partial(self._advanced, form, is_mapped, structure)
-            return LaneWork(step, idle_lanes(traced.program, form.lanes))
+            lanes = idle_lanes(traced.program, form.lanes)
+            return LaneWork(step, lanes)
 
         def compute(leaves: list[Any]) -> list[Any]:
             results, _ = self._jitted(form, is_mapped, structure, *leaves)
@@ -260,8 +287,11 @@ class LaneFunction:
         is_given = self._lanes is not None and self._trips is not None
         if is_given or self._most is not None or flat.n <= 1:
             return self._given(flat.n)
-        types = tuple((leaf.shape, str(leaf.dtype)) for leaf in flat.leaves)
-        key = (flat.structure, flat.is_mapped, types, jax.config.read("jax_enable_x64"))
+        types = []
+        for leaf in flat.leaves:
+            types.append((leaf.shape, str(leaf.dtype)))
+        is_double = jax.config.read("jax_enable_x64")
+        key = (flat.structure, flat.is_mapped, tuple(types), is_double)
         if key in self._forms:
             return self._forms[key]
         if any(isinstance(leaf, Tracer) for leaf in flat.leaves):
@@ -274,12 +304,16 @@ class LaneFunction:
 
     def _measured(self, flat: FlatArguments) -> Form | None:
         """Measures the fastest form; None while JAX traces the call."""
-        if not self._traced(flat.is_mapped, flat.structure, flat.leaves).can_split:
+        traced = self._traced(flat.is_mapped, flat.structure, flat.leaves)
+        if not traced.can_split:
             return "vmap"
         paces = candidates(flat.n, self._lanes, self._trips)
         if self._lanes is not None:
             return paces[0]
-        compute = lambda form, leaves: self._jitted(form, flat.is_mapped, flat.structure, *leaves)
+
+        def compute(form: Form, leaves: Sequence[Any]) -> Any:
+            return self._jitted(form, flat.is_mapped, flat.structure, *leaves)
+
         return fastest(
             compute,
             flat.leaves,
@@ -296,13 +330,20 @@ class LaneFunction:
     ) -> ElementFunction:
         return trace(self._function, leaves, is_mapped, structure, self._name)
 
-    def _compute(self, form: Form, is_mapped: Any, structure: Any, *leaves: Any) -> Any:
+    def _compute(
+        self,
+        form: Form,
+        is_mapped: Any,
+        structure: Any,
+        *leaves: Any,
+    ) -> Any:
         """Computes the results of all elements, and whether each element came to its end; traced once for each form and shape."""
         traced = self._traced(is_mapped, structure, leaves)
         n = n_elements(is_mapped, leaves)
         if n == 0:
             return self._empty(traced), jnp.ones(0, bool)
-        if isinstance(form, LanePace) and form.most is not None and not traced.jaxpr.effects:
+        tells_host = bool(traced.jaxpr.effects)
+        if isinstance(form, LanePace) and form.most is not None and not tells_host:
             found, is_cut = traced.bounded(form, leaves)
             return traced.structure.unflatten(found), ~is_cut
         if not traced.can_split:

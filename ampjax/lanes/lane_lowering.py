@@ -33,7 +33,8 @@ def lower(jaxpr: Any, is_mapped: Sequence[bool]) -> LaneProgram:
       is_mapped: By input, whether each element has its own.
     """
     lowering = _Lowering()
-    given = (*[False] * len(jaxpr.constvars), *is_mapped)
+    of_constants = [False] * len(jaxpr.constvars)
+    given = (*of_constants, *is_mapped)
     variables = [*jaxpr.constvars, *jaxpr.invars]
     inputs = []
     for var, mapped in zip(variables, given, strict=True):
@@ -43,7 +44,8 @@ def lower(jaxpr: Any, is_mapped: Sequence[bool]) -> LaneProgram:
     if looks_at_batch(jaxpr):
         results = lowering.call(alone(jaxpr), inputs)
     else:
-        results = lowering.inline(jaxpr, dict(zip(variables, inputs, strict=True)))
+        env = dict(zip(variables, inputs, strict=True))
+        results = lowering.inline(jaxpr, env)
     return lowering.finished(inputs, given, results)
 
 
@@ -81,7 +83,11 @@ class _Lowering:
         self._constants[var] = value
         return var
 
-    def inline(self, jaxpr: Any, env: dict[Any, Any]) -> list[Any]:
+    def inline(
+        self,
+        jaxpr: Any,
+        env: dict[Any, Any],
+    ) -> list[Any]:
         """Adds a jaxpr's equations, with variables of their own.
 
         Args:
@@ -93,16 +99,15 @@ class _Lowering:
         """
 
         def named(atoms: Sequence[Any]) -> list[Any]:
-            return [atom if isinstance(atom, jex.Literal) else env[atom] for atom in atoms]
+            found = []
+            for atom in atoms:
+                is_literal = isinstance(atom, jex.Literal)
+                found.append(atom if is_literal else env[atom])
+            return found
 
         for eqn in jaxpr.eqns:
-            env.update(
-                zip(
-                    eqn.outvars,
-                    self._equation(eqn, named(eqn.invars)),
-                    strict=True,
-                )
-            )
+            results = self._equation(eqn, named(eqn.invars))
+            env.update(zip(eqn.outvars, results, strict=True))
         return named(jaxpr.outvars)
 
     def finished(
@@ -120,14 +125,20 @@ class _Lowering:
         """
         self._drop_unread(results)
         read = variables(results)
-        written: list[Any] = [v for v, mapped in zip(inputs, is_mapped, strict=True) if mapped]
+        written: list[Any] = []
+        for var, mapped in zip(inputs, is_mapped, strict=True):
+            if mapped:
+                written.append(var)
         for block in self.blocks:
             read |= block.reads()
             written.extend(target for target, _ in block.assigns)
             written.extend(put.array for put in block.puts)
             for step in block.steps:
                 written.extend(step.outputs)
-        registers = [v for v in dict.fromkeys(written) if v in read]
+        registers = []
+        for var in dict.fromkeys(written):
+            if var in read:
+                registers.append(var)
         return LaneProgram(
             tuple(self.blocks),
             self._around[0],
@@ -146,13 +157,24 @@ class _Lowering:
             read = variables(results)
             for block in self.blocks:
                 read |= block.reads()
-            n_before = sum(len(block.assigns) + len(block.puts) for block in self.blocks)
+            n_before = self._n_written()
             for block in self.blocks:
-                block.assigns = [(v, a) for v, a in block.assigns if v in read and v is not a]
+                assigns = block.assigns
+                block.assigns = []
+                for var, atom in assigns:
+                    if var in read and var is not atom:
+                        block.assigns.append((var, atom))
                 block.puts = [put for put in block.puts if put.array in read]
                 block.clears = [v for v in block.clears if v in read]
-            if sum(len(block.assigns) + len(block.puts) for block in self.blocks) == n_before:
+            if self._n_written() == n_before:
                 return
+
+    def _n_written(self) -> int:
+        """Counts the writes of all blocks: to registers, and of rows to arrays."""
+        n = 0
+        for block in self.blocks:
+            n += len(block.assigns) + len(block.puts)
+        return n
 
     def _begin(self) -> LaneBlock:
         """Starts a block behind all others."""
@@ -163,7 +185,11 @@ class _Lowering:
     def _varies(self, atom: Any) -> bool:
         return not isinstance(atom, jex.Literal) and atom not in self.shared
 
-    def _equation(self, eqn: Any, atoms: list[Any]) -> list[Any]:
+    def _equation(
+        self,
+        eqn: Any,
+        atoms: list[Any],
+    ) -> list[Any]:
         """Adds an equation; returns the atoms of its results."""
         varies = [self._varies(atom) for atom in atoms]
         if any(varies) and splits(eqn, varies):
@@ -182,7 +208,11 @@ class _Lowering:
             self.shared.update(outs)
         return outs
 
-    def _split(self, eqn: Any, atoms: list[Any]) -> list[Any]:
+    def _split(
+        self,
+        eqn: Any,
+        atoms: list[Any],
+    ) -> list[Any]:
         """Adds an equation as blocks."""
         name = eqn.primitive.name
         if name in INLINED:
@@ -197,7 +227,11 @@ class _Lowering:
         self._depth -= 1
         return results
 
-    def call(self, jaxpr: Any, atoms: Sequence[Any]) -> list[Any]:
+    def call(
+        self,
+        jaxpr: Any,
+        atoms: Sequence[Any],
+    ) -> list[Any]:
         """Adds the equations of a jaxpr with constants.
 
         Args:
@@ -222,7 +256,8 @@ class _Lowering:
         """Adds a computation with one result; returns its variable."""
         out = jex.Var(aval)
         compute = lambda operands: [function(*operands)]
-        self._at.steps.append(LaneStep(compute, tuple(inputs), (out,)))
+        step = LaneStep(compute, tuple(inputs), (out,))
+        self._at.steps.append(step)
         return out
 
     def _turn(self, body: Any) -> None:
@@ -245,24 +280,33 @@ class _Lowering:
         back.is_test = True
         back.is_trip = True
 
-    def _while(self, eqn: Any, atoms: list[Any]) -> list[Any]:
+    def _while(
+        self,
+        eqn: Any,
+        atoms: list[Any],
+    ) -> list[Any]:
         asked, closed, init = while_parts(eqn, atoms)
         test = eqn.params["cond_jaxpr"]
         carry = [jex.Var(v.aval) for v in eqn.outvars]
-        goes_on = self.call(test, [*asked, *init])[0]
+        (goes_on,) = self.call(test, [*asked, *init])
         self._at.assigns.extend(zip(carry, init, strict=True))
         self._at.choice = goes_on
 
         def body() -> Any:
-            after = self.call(eqn.params["body_jaxpr"], [*closed, *carry])
-            again = self.call(test, [*asked, *after])[0]
+            repeated = eqn.params["body_jaxpr"]
+            after = self.call(repeated, [*closed, *carry])
+            (again,) = self.call(test, [*asked, *after])
             self._at.assigns.extend(zip(carry, after, strict=True))
             return again
 
         self._turn(body)
         return carry
 
-    def _scan(self, eqn: Any, atoms: list[Any]) -> list[Any]:
+    def _scan(
+        self,
+        eqn: Any,
+        atoms: list[Any],
+    ) -> list[Any]:
         closed, init, rows = scan_parts(eqn, atoms)
         length = eqn.params["length"]
         is_reversed = eqn.params["reverse"]
@@ -271,7 +315,8 @@ class _Lowering:
         arrays = results[len(init) :]
         counter = jex.Var(_COUNTER)
         # the counter goes up; in a reversed scan rows are read and written from the end
-        self._at.assigns.extend(zip([*carry, counter], [*init, _ZERO], strict=True))
+        self._at.assigns.extend(zip(carry, init, strict=True))
+        self._at.assigns.append((counter, _ZERO))
         self._at.clears.extend(arrays)
         self._at.choice = _TRUE
 
@@ -289,22 +334,36 @@ class _Lowering:
             elements = []
             for array in rows:
                 aval = array.aval.update(shape=array.aval.shape[1:])
-                elements.append(self._step(take, [array, here], aval))
-            after = self.call(eqn.params["jaxpr"], [*closed, *carry, *elements])
+                element = self._step(take, [array, here], aval)
+                elements.append(element)
+            inputs = [*closed, *carry, *elements]
+            after = self.call(eqn.params["jaxpr"], inputs)
             here = place()
-            next_one = self._step(lambda i: i + 1, [counter], _COUNTER)
-            again = self._step(lambda i: i < length, [next_one], _TRUTH)
-            self._at.assigns.extend(
-                zip([*carry, counter], [*after[: len(init)], next_one], strict=True)
+            next_one = self._step(
+                lambda i: i + 1,
+                [counter],
+                _COUNTER,
             )
-            for array, row in zip(arrays, after[len(init) :], strict=True):
+            again = self._step(
+                lambda i: i < length,
+                [next_one],
+                _TRUTH,
+            )
+            n = len(init)
+            self._at.assigns.extend(zip(carry, after[:n], strict=True))
+            self._at.assigns.append((counter, next_one))
+            for array, row in zip(arrays, after[n:], strict=True):
                 self._at.puts.append(Put(array, here, row))
             return again
 
         self._turn(body)
         return results
 
-    def _cond(self, eqn: Any, atoms: list[Any]) -> list[Any]:
+    def _cond(
+        self,
+        eqn: Any,
+        atoms: list[Any],
+    ) -> list[Any]:
         results = [jex.Var(v.aval) for v in eqn.outvars]
         entry = self._at
         entry.choice = atoms[0]

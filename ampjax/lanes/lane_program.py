@@ -71,7 +71,9 @@ class LaneBlock:
 
     def reads(self) -> set[Any]:
         """Collects the variables that the block takes from registers or from shared values."""
-        used: list[Any] = [self.choice] if self.choice is not None else []
+        used: list[Any] = []
+        if self.choice is not None:
+            used.append(self.choice)
         own: set[Any] = set()
         for step in self.steps:
             used.extend(step.inputs)
@@ -146,12 +148,25 @@ class LaneProgram:
         return {var: number for number, var in enumerate(self.registers)}
 
     @property
+    def finished(self) -> int:
+        """The program counter of a lane whose element is finished."""
+        return len(self.blocks)
+
+    @property
+    def idle(self) -> int:
+        """The program counter of a lane without an element."""
+        return len(self.blocks) + 1
+
+    @property
     def has_loops(self) -> bool:
         """Whether there is a loop or a choice, so that elements can take different ways."""
         return len(self.blocks) > 1
 
 
-def take_steps(steps: Sequence[LaneStep], values: dict[Any, Any]) -> None:
+def take_steps(
+    steps: Sequence[LaneStep],
+    values: dict[Any, Any],
+) -> None:
     """Computes steps, and adds their results to the values.
 
     Args:

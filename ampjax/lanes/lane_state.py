@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -54,7 +54,8 @@ def zeros(shape: Sequence[int], aval: Any) -> Any:
       shape: The axes in front.
       aval: The type of what is behind them.
     """
-    return lax.full((*shape, *aval.shape), 0, aval.dtype)
+    whole = (*shape, *aval.shape)
+    return lax.full(whole, 0, aval.dtype)
 
 
 def first_state(
@@ -73,21 +74,36 @@ def first_state(
     """
     n = n_elements(program.is_mapped, args)
     lane = jnp.arange(n_lanes, dtype=jnp.int32)
+    element = jnp.minimum(lane, n - 1)
     empty = empty_state(program, n_lanes, n)
     registers = dict(empty.registers)
-    numbers = program.numbers
-    for var, mapped, arg in zip(program.inputs, program.is_mapped, args, strict=True):
-        if mapped and var in numbers:
-            registers[numbers[var]] = arg[jnp.minimum(lane, n - 1)]
+    for number, arg in _mapped_registers(program, args):
+        registers[number] = arg[element]
+    n_taken = min(n_lanes, n)
     return empty._replace(
-        pc=jnp.where(lane < n, 0, len(program.blocks) + 1),
-        element=jnp.minimum(lane, n - 1),
+        pc=jnp.where(lane < n, 0, program.idle),
+        element=element,
         registers=registers,
-        next=jnp.asarray(min(n_lanes, n), jnp.int32),
+        next=jnp.asarray(n_taken, jnp.int32),
     )
 
 
-def empty_state(program: LaneProgram, n_lanes: int, n: int) -> LaneState:
+def _mapped_registers(
+    program: LaneProgram,
+    args: Sequence[Any],
+) -> Iterator[tuple[int, Any]]:
+    """Yields the number of each register that holds an argument of the element's own, and the argument for all elements."""
+    given = zip(program.inputs, program.is_mapped, args, strict=True)
+    for var, mapped, arg in given:
+        if mapped and var in program.numbers:
+            yield program.numbers[var], arg
+
+
+def empty_state(
+    program: LaneProgram,
+    n_lanes: int,
+    n: int,
+) -> LaneState:
     """The state of lanes without elements.
 
     Args:
@@ -101,9 +117,8 @@ def empty_state(program: LaneProgram, n_lanes: int, n: int) -> LaneState:
     results = []
     for atom in varying_results(program):
         results.append(zeros((n,), atom.aval))
-    n_blocks = len(program.blocks)
     return LaneState(
-        pc=jnp.full(n_lanes, n_blocks + 1, jnp.int32),
+        pc=jnp.full(n_lanes, program.idle, jnp.int32),
         element=jnp.zeros(n_lanes, jnp.int32),
         registers=registers,
         trips=jnp.zeros(n_lanes, jnp.int32),
@@ -112,7 +127,7 @@ def empty_state(program: LaneProgram, n_lanes: int, n: int) -> LaneState:
         results=results,
         all_trips=jnp.zeros(n, jnp.int32),
         all_cut=jnp.zeros(n, bool),
-        runs=jnp.zeros(n_blocks, jnp.int32),
+        runs=jnp.zeros(len(program.blocks), jnp.int32),
         since=jnp.zeros(n_lanes, jnp.int32),
         spans=jnp.zeros((n, 3), jnp.int32),
     )
@@ -152,7 +167,8 @@ def all_results(
         else:
             aval: Any = atom.aval
             value = cast(value_of(atom, values), aval)
-            found.append(jnp.broadcast_to(value, (n, *aval.shape)))
+            shape = (n, *aval.shape)
+            found.append(jnp.broadcast_to(value, shape))
     return found
 
 
@@ -170,16 +186,18 @@ def change_elements(
       state: The state behind a turn.
       clock: A number to note beside elements, if they are to be followed.
     """
-    finished = len(program.blocks)
+    finished = program.finished
     n = state.all_trips.shape[0]
 
     def change(state: LaneState) -> LaneState:
         # the first finished lane, and where its results go
-        lane = jnp.argmax(state.pc == finished).astype(jnp.int32)
+        lane = jnp.argmax(state.pc == finished)
+        lane = lane.astype(jnp.int32)
         element = state.element[lane]
         state = hand_in(program, state, lane, element)
         if clock is not None:
-            span = jnp.stack([lane, state.since[lane], clock])
+            since = state.since[lane]
+            span = jnp.stack([lane, since, clock])
             state = state._replace(
                 since=put(state.since, clock, lane),
                 spans=put(state.spans, span, element),
@@ -210,18 +228,17 @@ def hand_in(
     """
     numbers = program.numbers
     results = []
-    for array, atom in zip(state.results, varying_results(program), strict=True):
-        results.append(
-            put(
-                array,
-                take(state.registers[numbers[atom]], lane),
-                place,
-            )
-        )
+    atoms = varying_results(program)
+    for array, atom in zip(state.results, atoms, strict=True):
+        register = state.registers[numbers[atom]]
+        result = take(register, lane)
+        results.append(put(array, result, place))
+    trips = state.trips[lane]
+    is_cut = state.is_cut[lane]
     return state._replace(
         results=results,
-        all_trips=put(state.all_trips, state.trips[lane], place),
-        all_cut=put(state.all_cut, state.is_cut[lane], place),
+        all_trips=put(state.all_trips, trips, place),
+        all_cut=put(state.all_cut, is_cut, place),
     )
 
 
@@ -241,20 +258,22 @@ def take_element(
       lane: The lane.
       n: The number of elements.
     """
-    numbers = program.numbers
-    new = jnp.clip(state.next, 0, jnp.maximum(n - 1, 0))
+    last = jnp.maximum(n - 1, 0)
+    new = jnp.clip(state.next, 0, last)
     is_there = state.next < n
     registers = dict(state.registers)
-    for var, mapped, arg in zip(program.inputs, program.is_mapped, args, strict=True):
-        if mapped and var in numbers:
-            number = numbers[var]
-            registers[number] = put(registers[number], take(arg, new), lane)
+    for number, arg in _mapped_registers(program, args):
+        row = take(arg, new)
+        registers[number] = put(registers[number], row, lane)
+    pc = jnp.where(is_there, 0, program.idle)
+    no_trips = jnp.zeros((), jnp.int32)
+    is_cut = jnp.zeros((), bool)
     return state._replace(
-        pc=put(state.pc, jnp.where(is_there, 0, len(program.blocks) + 1), lane),
+        pc=put(state.pc, pc, lane),
         element=put(state.element, new, lane),
         registers=registers,
-        trips=put(state.trips, jnp.zeros((), jnp.int32), lane),
-        is_cut=put(state.is_cut, jnp.zeros((), bool), lane),
+        trips=put(state.trips, no_trips, lane),
+        is_cut=put(state.is_cut, is_cut, lane),
         next=state.next + is_there,
     )
 
@@ -269,7 +288,11 @@ def take(array: Any, row: Any) -> Any:
     return lax.dynamic_index_in_dim(array, row, keepdims=False)
 
 
-def put(array: Any, value: Any, row: Any) -> Any:
+def put(
+    array: Any,
+    value: Any,
+    row: Any,
+) -> Any:
     """An array with another row.
 
     Args:
@@ -277,7 +300,8 @@ def put(array: Any, value: Any, row: Any) -> Any:
       value: The row.
       row: Its number.
     """
-    return lax.dynamic_update_index_in_dim(array, cast(value, array), row, 0)
+    typed = cast(value, array)
+    return lax.dynamic_update_index_in_dim(array, typed, row, 0)
 
 
 def cast(value: Any, kind: Any) -> Any:

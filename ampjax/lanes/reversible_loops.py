@@ -70,12 +70,23 @@ def reversible_loop(
         return loop.plain(asked, closed, carry)
 
     @jax.custom_vjp
-    def run(asked: Any, closed: Any, carry: Any) -> list[Any]:
+    def run(
+        asked: Any,
+        closed: Any,
+        carry: Any,
+    ) -> list[Any]:
         return loop.plain(asked, closed, carry)
 
-    def forward(asked: Any, closed: Any, carry: Any) -> Any:
+    def forward(
+        asked: Any,
+        closed: Any,
+        carry: Any,
+    ) -> Any:
         changes = _Changes(tuple(x.perturbed for x in closed))
-        asked, closed, carry = jax.tree.map(lambda x: x.value, (asked, closed, carry))
+        asked, closed, carry = jax.tree.map(
+            lambda x: x.value,
+            (asked, closed, carry),
+        )
 
         def trip(state: Any) -> Any:
             n, carry = state
@@ -135,7 +146,14 @@ def differentiable(function: Callable[..., Sequence[Any]]) -> Callable[..., list
     @compute.defjvp
     def _(primals: Any, tangents: Any) -> Any:
         results = compute(*primals)
-        return results, changes_by_pair(function, transpose, primals, tangents, results)
+        changes = changes_by_pair(
+            function,
+            transpose,
+            primals,
+            tangents,
+            results,
+        )
+        return results, changes
 
     def transpose(
         parts: FloatParts,
@@ -146,9 +164,15 @@ def differentiable(function: Callable[..., Sequence[Any]]) -> Callable[..., list
 
         def pull(*operands: Any) -> list[Any]:
             args = operands[:n]
-            jaxpr, constants = opened(jax.make_jaxpr(function)(*args))
-            run = lambda *args: with_loops(jaxpr, constants, args, reversible_loop)
-            return jax.vjp(parts.of(run, args), *parts.own(args))[1](list(operands[n:]))
+            whole = jax.make_jaxpr(function)(*args)
+            jaxpr, constants = opened(whole)
+
+            def run(*args: Any) -> list[Any]:
+                return with_loops(jaxpr, constants, args, reversible_loop)
+
+            floats = parts.of(run, args)
+            _, back = jax.vjp(floats, *parts.own(args))
+            return back(list(operands[n:]))
 
         return differentiable(pull)(*given, *cotangents)
 
@@ -160,15 +184,25 @@ def _floats(values: Sequence[Any]) -> list[bool]:
     return [is_inexact(jax.typeof(x).dtype) for x in values]
 
 
-def _chosen(values: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+def _chosen(
+    values: Sequence[Any],
+    wanted: Sequence[bool],
+) -> list[Any]:
     """The wanted ones among some values."""
     return [x for x, is_wanted in zip(values, wanted, strict=True) if is_wanted]
 
 
-def _joined(values: Sequence[Any], wanted: Sequence[bool], chosen: Sequence[Any]) -> list[Any]:
+def _joined(
+    values: Sequence[Any],
+    wanted: Sequence[bool],
+    chosen: Sequence[Any],
+) -> list[Any]:
     """Some values, with the wanted ones replaced."""
     left = iter(chosen)
-    return [next(left) if want else x for x, want in zip(values, wanted, strict=True)]
+    joined = []
+    for x, is_wanted in zip(values, wanted, strict=True):
+        joined.append(next(left) if is_wanted else x)
+    return joined
 
 
 def _gone_back(
@@ -190,7 +224,9 @@ def _gone_back(
       cotangents: Of the last carry.
     """
     in_carry = _floats(first)
-    in_closed = [a and b for a, b in zip(is_asked, _floats(closed), strict=True)]
+    in_closed = []
+    for asked, is_float in zip(is_asked, _floats(closed), strict=True):
+        in_closed.append(asked and is_float)
     floats_closed = _chosen(closed, in_closed)
     reach = jnp.asarray(_reach(SLOTS))
 
@@ -200,21 +236,29 @@ def _gone_back(
         free = SLOTS - 1 - way.top
         # how often a trip has to be computed again at most; the table has a column in front for -1
         again = jnp.sum(reach[free, 1:] < left)
-        behind = reach[jnp.maximum(free - 1, 0), again + 1]
+        fewer = jnp.maximum(free - 1, 0)
+        behind = reach[fewer, again + 1]
         before = reach[free, again - 1]
         wanted = jnp.maximum(left - behind, before)
         # under `vmap` this is also asked where nothing is left
-        return jnp.minimum(jnp.maximum(wanted, 1), left - 1)
+        wanted = jnp.maximum(wanted, 1)
+        return jnp.minimum(wanted, left - 1)
 
     def keep_next(way: _WayBack) -> _WayBack:
         # goes on from the last carry kept, without keeping anything on the way
         n_trips = trips_to_next(way)
         start = [take(slot, way.top) for slot in way.slots]
-        reached = lax.while_loop(
+        none = jnp.zeros((), jnp.int32)
+
+        def trip(state: Any) -> Any:
+            n_made, carry = state
+            return n_made + 1, body(closed, carry)
+
+        _, reached = lax.while_loop(
             lambda state: state[0] < n_trips,
-            lambda state: (state[0] + 1, body(closed, state[1])),
-            (jnp.zeros((), jnp.int32), start),
-        )[1]
+            trip,
+            (none, start),
+        )
         # the carry that it has reached gets the next slot
         top = way.top + 1
         place = way.places[way.top] + n_trips
@@ -233,7 +277,10 @@ def _gone_back(
         way = lax.while_loop(is_far, keep_next, way)
         start = [take(slot, way.top) for slot in way.slots]
 
-        def trip(carry: list[Any], constants: list[Any]) -> list[Any]:
+        def trip(
+            carry: list[Any],
+            constants: list[Any],
+        ) -> list[Any]:
             own = _joined(closed, in_closed, constants)
             whole = _joined(start, in_carry, carry)
             return _chosen(body(own, whole), in_carry)
@@ -250,11 +297,15 @@ def _gone_back(
             of_closed=sums,
         )
 
+    # the first carry is in all slots until others are kept
+    slots = []
+    for x in first:
+        slots.append(jnp.broadcast_to(x, (SLOTS, *x.shape)))
     way = _WayBack(
         end=n,
         top=jnp.zeros((), jnp.int32),
         places=jnp.zeros(SLOTS, jnp.int32),
-        slots=[jnp.broadcast_to(x, (SLOTS, *x.shape)) for x in first],
+        slots=slots,
         of_carry=_chosen(cotangents, in_carry),
         of_closed=[jnp.zeros_like(x) for x in floats_closed],
     )
@@ -282,6 +333,7 @@ def _reach(n_slots: int) -> np.ndarray:
     for free in range(n_slots):
         row = [0]
         for times in range(_TIMES):
-            row.append(min(math.comb(free + times, times), _MOST))
+            longest = math.comb(free + times, times)
+            row.append(min(longest, _MOST))
         rows.append(row)
     return np.asarray(rows, np.int32)

@@ -59,7 +59,11 @@ class LanePace(NamedTuple):
     counts: bool = False
 
 
-def run(program: LaneProgram, pace: LanePace, args: Sequence[Any]) -> FinishedLanes:
+def run(
+    program: LaneProgram,
+    pace: LanePace,
+    args: Sequence[Any],
+) -> FinishedLanes:
     """Computes a program for all elements.
 
     Args:
@@ -69,11 +73,14 @@ def run(program: LaneProgram, pace: LanePace, args: Sequence[Any]) -> FinishedLa
     """
     values = shared_values(program, args)
     turns = LaneTurns(program, pace, values)
-    finished = len(program.blocks)
+    finished = program.finished
 
     def turn(state: LaneState) -> LaneState:
         state = turns.items(program.body.items, state)
-        clock = trips_computed(program, state.runs) if pace.counts else None
+        if pace.counts:
+            clock = trips_computed(program, state.runs)
+        else:
+            clock = None
         return change_elements(program, args, state, clock)
 
     state = first_state(program, args, values, pace.lanes)
@@ -91,7 +98,10 @@ def run(program: LaneProgram, pace: LanePace, args: Sequence[Any]) -> FinishedLa
     )
 
 
-def shared_values(program: LaneProgram, args: Sequence[Any]) -> dict[Any, Any]:
+def shared_values(
+    program: LaneProgram,
+    args: Sequence[Any],
+) -> dict[Any, Any]:
     """Values that all lanes share, by variable.
 
     Args:
@@ -113,8 +123,9 @@ def trips_computed(program: LaneProgram, runs: Any) -> Any:
       program: The program.
       runs: How often each block ran, `[n_blocks]`.
     """
-    is_trip = jnp.asarray([block.is_trip for block in program.blocks])
-    return jnp.sum(jnp.where(is_trip, runs, 0), dtype=jnp.int32)
+    is_trip = [block.is_trip for block in program.blocks]
+    trips = jnp.where(jnp.asarray(is_trip), runs, 0)
+    return jnp.sum(trips, dtype=jnp.int32)
 
 
 class LaneTurns:
@@ -135,10 +146,14 @@ class LaneTurns:
         self._pace = pace
         self._values = values
         self._numbers = program.numbers
-        self._finished = len(program.blocks)
+        self._finished = program.finished
         self._counts = pace.counts or pace.most is not None
 
-    def items(self, items: Sequence[LaneBlock | LaneLoop], state: LaneState) -> LaneState:
+    def items(
+        self,
+        items: Sequence[LaneBlock | LaneLoop],
+        state: LaneState,
+    ) -> LaneState:
         """Runs blocks and loops in order, each where some lane stands there."""
         for item in items:
             if isinstance(item, LaneLoop):
@@ -157,7 +172,8 @@ class LaneTurns:
 
         def goes_on(carry: Any) -> Any:
             n, state = carry
-            there = jnp.any((state.pc >= first) & (state.pc <= last))
+            is_inside = (state.pc >= first) & (state.pc <= last)
+            there = jnp.any(is_inside)
             return there & (n < most) if most else there
 
         def trip(carry: Any) -> Any:
@@ -171,7 +187,9 @@ class LaneTurns:
 
         if most and not loop.is_innermost:
             return self.items(loop.items, state)
-        return lax.while_loop(goes_on, trip, (jnp.zeros((), jnp.int32), state))[1]
+        none = jnp.zeros((), jnp.int32)
+        _, state = lax.while_loop(goes_on, trip, (none, state))
+        return state
 
     def _once(self, block: LaneBlock, state: LaneState) -> LaneState:
         """Runs a block if some lane stands there."""
@@ -180,25 +198,39 @@ class LaneTurns:
             is_first, state = carry
             return is_first & jnp.any(state.pc == block.number)
 
-        run = lambda carry: (jnp.zeros((), bool), self._block(block, carry[1]))
-        return lax.while_loop(goes_on, run, (jnp.ones((), bool), state))[1]
+        def run(carry: Any) -> Any:
+            _, state = carry
+            return jnp.zeros((), bool), self._block(block, state)
+
+        is_first = jnp.ones((), bool)
+        _, state = lax.while_loop(goes_on, run, (is_first, state))
+        return state
 
     def _block(self, block: LaneBlock, state: LaneState) -> LaneState:
         """Computes a block for all lanes, and keeps the results of the lanes that stand there."""
         stands = state.pc == block.number
-        reads = {v for v in block.reads() if v in self._numbers}
-        given = {self._numbers[v]: state.registers[self._numbers[v]] for v in reads}
+        # the registers that the block reads, by number
+        given = {}
+        for var in block.reads():
+            if var in self._numbers:
+                number = self._numbers[var]
+                given[number] = state.registers[number]
         if block.sees_all:
             # XLA would compute what does not change before the loop that guards the block, where no lane may stand here
             given, _ = lax.optimization_barrier((given, stands))
+            # lanes elsewhere get the rows of a lane that stands here
             one = jnp.argmax(stands)
-            given = {i: merge(stands, x, take(x, one)[None]) for i, x in given.items()}
+            for number, x in given.items():
+                row = take(x, one)
+                given[number] = merge(stands, x, row[None])
+        # each lane computes the block
         rows = (given, state.trips, state.is_cut)
         computed = jax.vmap(
             lambda rows: self._compute(block, *rows),
             axis_size=self._pace.lanes,
         )(rows)
         changed, puts, pc, trips, is_cut = computed
+        # lanes that stand here get new registers: first cleared arrays, then results, then rows of arrays
         registers = dict(state.registers)
         if self._pace.most is not None:
             for var in block.clears:
@@ -209,20 +241,26 @@ class LaneTurns:
                     registers[number],
                 )
         for number, value in changed.items():
-            registers[number] = merge(stands, value, registers[number])
+            old = registers[number]
+            registers[number] = merge(stands, value, old)
         if puts:
-            arrays = [registers[self._numbers[put.array]] for put in block.puts]
+            numbers = [self._numbers[put.array] for put in block.puts]
+            arrays = [registers[number] for number in numbers]
             written = put_rows(arrays, stands, puts)
-            for put, array in zip(block.puts, written, strict=True):
-                registers[self._numbers[put.array]] = array
-        state = state._replace(registers=registers, pc=jnp.where(stands, pc, state.pc))
+            registers.update(zip(numbers, written, strict=True))
+        # they go on to their next blocks
+        state = state._replace(
+            registers=registers,
+            pc=jnp.where(stands, pc, state.pc),
+        )
         if self._counts:
             state = state._replace(
                 trips=jnp.where(stands, trips, state.trips),
                 is_cut=jnp.where(stands, is_cut, state.is_cut),
             )
         if self._pace.counts:
-            state = state._replace(runs=state.runs.at[block.number].add(1))
+            runs = state.runs.at[block.number].add(1)
+            state = state._replace(runs=runs)
         return state
 
     def _compute(
@@ -243,11 +281,14 @@ class LaneTurns:
             if var in self._numbers:
                 changed[self._numbers[var]] = values[var]
         for var, atom in block.assigns:
-            changed[self._numbers[var]] = cast(value_of(atom, values), var.aval)
+            number = self._numbers[var]
+            changed[number] = cast(value_of(atom, values), var.aval)
         puts = []
         for put in block.puts:
-            row = cast(value_of(put.row, values), row_type(put.array.aval))
-            puts.append((value_of(put.place, values), row))
+            place = value_of(put.place, values)
+            kind = row_type(put.array.aval)
+            row = cast(value_of(put.row, values), kind)
+            puts.append((place, row))
         # how many trips the element has made, and whether it may make another one
         if block.is_trip:
             trips = trips + 1
@@ -258,19 +299,32 @@ class LaneTurns:
             is_over = trips >= self._pace.most
             is_cut = is_cut | (choice & is_over)
             choice = choice & ~is_over
-        return changed, puts, self._target(block, choice), trips, is_cut
+        target = self._target(block, choice)
+        return changed, puts, target, trips, is_cut
 
     def _target(self, block: LaneBlock, choice: Any) -> Any:
         """The number of the next block."""
-        numbers = [self._finished if t is None else t.number for t in block.targets]
+        numbers = []
+        for target in block.targets:
+            if target is None:
+                numbers.append(self._finished)
+            else:
+                numbers.append(target.number)
         if choice is None or len(set(numbers)) == 1:
             return jnp.asarray(numbers[0], jnp.int32)
         if len(numbers) == 2:
-            return jnp.where(choice, numbers[1], numbers[0]).astype(jnp.int32)
-        return take(jnp.asarray(numbers, jnp.int32), jnp.clip(choice, 0, len(numbers) - 1))
+            number = jnp.where(choice, numbers[1], numbers[0])
+            return number.astype(jnp.int32)
+        table = jnp.asarray(numbers, jnp.int32)
+        index = jnp.clip(choice, 0, len(numbers) - 1)
+        return take(table, index)
 
 
-def merge(stands: Any, new: Any, old: Any) -> Any:
+def merge(
+    stands: Any,
+    new: Any,
+    old: Any,
+) -> Any:
     """Rows of lanes that stand somewhere, and the old ones of all others.
 
     Args:
@@ -278,11 +332,9 @@ def merge(stands: Any, new: Any, old: Any) -> Any:
       new: `[n_lanes, ...]`.
       old: `[n_lanes, ...]`.
     """
-    return jnp.where(
-        stands.reshape(-1, *[1] * (old.ndim - 1)),
-        new,
-        old,
-    )
+    ones = [1] * (old.ndim - 1)
+    mask = stands.reshape(-1, *ones)
+    return jnp.where(mask, new, old)
 
 
 def put_rows(
@@ -300,15 +352,24 @@ def put_rows(
 
     def write(carry: Any) -> Any:
         left, arrays = carry
+        # the first lane that is left writes its row into each array
         lane = jnp.argmax(left).astype(jnp.int32)
+        zero = jnp.zeros_like(lane)
         written = []
         for array, (place, row) in zip(arrays, rows, strict=True):
-            starts = (lane, take(place, lane), *[jnp.zeros_like(lane)] * (array.ndim - 2))
+            inside = [zero] * (array.ndim - 2)
+            starts = (lane, take(place, lane), *inside)
             update = take(row, lane)[None, None]
-            written.append(lax.dynamic_update_slice(array, update, starts))
+            new = lax.dynamic_update_slice(array, update, starts)
+            written.append(new)
         return left.at[lane].set(False), written
 
-    return lax.while_loop(lambda carry: jnp.any(carry[0]), write, (stands, list(arrays)))[1]
+    _, written = lax.while_loop(
+        lambda carry: jnp.any(carry[0]),
+        write,
+        (stands, list(arrays)),
+    )
+    return written
 
 
 def row_type(aval: Any) -> Any:

@@ -26,7 +26,12 @@ INLINED = (*CALLS, *REMATERIALIZED, *CUSTOM_CALLS)
 DEAR = 1000
 """Numbers that the branches of a choice compute, from which on it is worth a block of its own; with fewer, both branches are computed."""
 
-_PER_RESULT = {"random_bits": 100, "threefry2x32": 100, "erf_inv": 20, "sort": 20}
+_PER_RESULT = {
+    "random_bits": 100,
+    "threefry2x32": 100,
+    "erf_inv": 20,
+    "sort": 20,
+}
 _WHOLE = ("cholesky", "lu", "qr", "eigh", "svd", "triangular_solve", "schur")
 
 
@@ -39,7 +44,8 @@ def sees_all(eqn: Any) -> bool:
     name = eqn.primitive.name
     if name.endswith("callback") or name in LOOKS:
         return True
-    return any(sees_all(each) for body in inner(eqn) for each in body.eqns)
+    inside = [each for body in inner(eqn) for each in body.eqns]
+    return any(map(sees_all, inside))
 
 
 def splits(eqn: Any, varies: Sequence[bool]) -> bool:
@@ -52,7 +58,10 @@ def splits(eqn: Any, varies: Sequence[bool]) -> bool:
     return _study(eqn, varies)[1]
 
 
-def _study(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
+def _study(
+    eqn: Any,
+    varies: Sequence[bool],
+) -> tuple[list[bool], bool]:
     """Finds whether each result varies from element to element, and whether the equation becomes blocks."""
     name = eqn.primitive.name
     if name == "while":
@@ -66,7 +75,10 @@ def _study(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
     return [any(varies)] * len(eqn.outvars), False
 
 
-def _study_jaxpr(jaxpr: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
+def _study_jaxpr(
+    jaxpr: Any,
+    varies: Sequence[bool],
+) -> tuple[list[bool], bool]:
     """As `_study`, for a jaxpr."""
     body, _ = opened(jaxpr)
     found = dict(zip(body.invars, varies, strict=True))
@@ -76,19 +88,25 @@ def _study_jaxpr(jaxpr: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
 
     is_split = False
     for eqn in body.eqns:
-        results, here = _study(eqn, [read(atom) for atom in eqn.invars])
+        given = [read(atom) for atom in eqn.invars]
+        results, here = _study(eqn, given)
         found.update(zip(eqn.outvars, results, strict=True))
         is_split |= here
     return [read(atom) for atom in body.outvars], is_split
 
 
-def _study_while(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
+def _study_while(
+    eqn: Any,
+    varies: Sequence[bool],
+) -> tuple[list[bool], bool]:
     """Goes round until no more of the carry varies."""
     asked, closed, carry = while_parts(eqn, varies)
+    tested = eqn.params["cond_jaxpr"]
+    repeated = eqn.params["body_jaxpr"]
     while True:
-        test, in_test = _study_jaxpr(eqn.params["cond_jaxpr"], [*asked, *carry])
-        after, in_body = _study_jaxpr(eqn.params["body_jaxpr"], [*closed, *carry])
-        joined = [a or b for a, b in zip(carry, after, strict=True)]
+        test, in_test = _study_jaxpr(tested, [*asked, *carry])
+        after, in_body = _study_jaxpr(repeated, [*closed, *carry])
+        joined = _either(carry, after)
         if test[0]:
             return [True] * len(carry), True
         if joined == carry:
@@ -96,31 +114,47 @@ def _study_while(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
         carry = joined
 
 
-def _study_scan(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
+def _study_scan(
+    eqn: Any,
+    varies: Sequence[bool],
+) -> tuple[list[bool], bool]:
     """Goes round until no more of the carry varies."""
     closed, carry, rows = scan_parts(eqn, varies)
+    repeated = eqn.params["jaxpr"]
+    n = len(carry)
     while True:
-        after, is_split = _study_jaxpr(eqn.params["jaxpr"], [*closed, *carry, *rows])
-        n = len(carry)
-        joined = [a or b for a, b in zip(carry, after[:n], strict=True)]
+        after, is_split = _study_jaxpr(repeated, [*closed, *carry, *rows])
+        joined = _either(carry, after[:n])
         if joined == carry:
-            return [*carry, *after[n:]], is_split and eqn.params["length"] > 0
+            runs = eqn.params["length"] > 0
+            return [*carry, *after[n:]], is_split and runs
         carry = joined
 
 
-def _study_cond(eqn: Any, varies: Sequence[bool]) -> tuple[list[bool], bool]:
+def _study_cond(
+    eqn: Any,
+    varies: Sequence[bool],
+) -> tuple[list[bool], bool]:
     """Joins the findings of all branches."""
     results = [varies[0]] * len(eqn.outvars)
     is_split = False
     cost = 0.0
     for branch in eqn.params["branches"]:
         found, here = _study_jaxpr(branch, varies[1:])
-        results = [a or b for a, b in zip(results, found, strict=True)]
+        results = _either(results, found)
         is_split |= here
         cost += work(opened(branch)[0])
     # one look at all elements chooses whether the host is called once for all
     is_dear = cost >= DEAR and not calls_host_once(eqn)
     return results, is_split or (varies[0] and is_dear)
+
+
+def _either(
+    one: Sequence[bool],
+    other: Sequence[bool],
+) -> list[bool]:
+    """Joins two findings: a value varies if one of the findings says so."""
+    return [a or b for a, b in zip(one, other, strict=True)]
 
 
 def work(jaxpr: Any) -> float:
@@ -131,18 +165,24 @@ def work(jaxpr: Any) -> float:
     """
     total = 0.0
     for eqn in jaxpr.eqns:
-        size = sum(math.prod(getattr(v.aval, "shape", ())) for v in eqn.outvars)
+        size = 0
+        for var in eqn.outvars:
+            shape = getattr(var.aval, "shape", ())
+            size += math.prod(shape)
         name = eqn.primitive.name
         trips = eqn.params["length"] if name == "scan" else 1
         inside = list(inner(eqn))
         if inside:
-            total += trips * sum(work(each) for each in inside)
+            total += trips * sum(map(work, inside))
         elif name == "dot_general":
             (contracted, _), _ = eqn.params["dimension_numbers"]
             shape = eqn.invars[0].aval.shape
-            total += size * math.prod(shape[axis] for axis in contracted) / 4
+            n_terms = math.prod(shape[axis] for axis in contracted)
+            total += size * n_terms / 4
         elif name in _WHOLE:
-            total += math.prod(eqn.invars[0].aval.shape) ** 1.5
+            shape = eqn.invars[0].aval.shape
+            total += math.prod(shape) ** 1.5
         else:
-            total += size * _PER_RESULT.get(name, 1)
+            each = _PER_RESULT.get(name, 1)
+            total += size * each
     return total

@@ -37,7 +37,11 @@ class StreamResult(NamedTuple):
 class StreamWork(Protocol):
     """A computation that takes blocks, and gives results some time later."""
 
-    def give(self, block: ElementBlock | None, until: float) -> None:
+    def give(
+        self,
+        block: ElementBlock | None,
+        until: float,
+    ) -> None:
         """Starts to compute a block.
 
         Args:
@@ -59,7 +63,11 @@ class LaneWork:
       lanes: What it begins with.
     """
 
-    def __init__(self, advance: Callable[..., Any], lanes: KeptLanes):
+    def __init__(
+        self,
+        advance: Callable[..., Any],
+        lanes: KeptLanes,
+    ):
         self._advance = advance
         self._lanes = lanes
         self._last: ElementBlock | None = None
@@ -67,7 +75,11 @@ class LaneWork:
         self._begin = 0
         self._n_of_last = 0
 
-    def give(self, block: ElementBlock | None, until: float) -> None:
+    def give(
+        self,
+        block: ElementBlock | None,
+        until: float,
+    ) -> None:
         """Starts to compute a block; without a block lanes finish their elements.
 
         Args:
@@ -79,9 +91,14 @@ class LaneWork:
         n = 0 if block is None else block.n
         # numbers of elements are counted from the block's first one: so a stream may be endless
         self._begin += self._n_of_last
-        here = min(max(until - self._begin, _LOWEST), _HIGHEST)
-        numbers = [np.int32(x) for x in (n, self._n_of_last, here)]
-        self._lanes, self._found = self._advance(self._lanes, self._last.leaves, *numbers)
+        here = max(until - self._begin, _LOWEST)
+        self._lanes, self._found = self._advance(
+            self._lanes,
+            self._last.leaves,
+            np.int32(n),
+            np.int32(self._n_of_last),
+            np.int32(min(here, _HIGHEST)),
+        )
         self._n_of_last = n
 
     def collect(self) -> list[StreamResult]:
@@ -91,10 +108,14 @@ class LaneWork:
         if found is None:
             return []
         n = int(found.n)
-        numbers = (np.asarray(found.numbers)[:n] + self._begin).tolist()
-        ended = (~np.asarray(found.is_cut)[:n]).tolist()
-        rows = rows_of(found.results, n)
-        return [StreamResult(*each) for each in zip(numbers, rows, ended, strict=True)]
+        numbers = np.asarray(found.numbers)[:n] + self._begin
+        has_ended = ~np.asarray(found.is_cut)[:n]
+        columns = (
+            numbers.tolist(),
+            rows_of(found.results, n),
+            has_ended.tolist(),
+        )
+        return [StreamResult(*each) for each in zip(*columns, strict=True)]
 
 
 class CallWork:
@@ -119,7 +140,11 @@ class CallWork:
         self._begin = 0
         self._n = 0
 
-    def give(self, block: ElementBlock | None, until: float) -> None:
+    def give(
+        self,
+        block: ElementBlock | None,
+        until: float,
+    ) -> None:
         """Starts to compute a block.
 
         Args:
@@ -149,20 +174,25 @@ class CallWork:
         return results
 
 
-def rows_of(arrays: list[Any], n: int) -> list[list[Any]]:
+def rows_of(
+    arrays: list[Any],
+    n: int,
+) -> list[list[Any]]:
     """Rows of some arrays as arrays of their own, so that a kept row does not keep all.
 
     Args:
       arrays: `[at least n, ...]` each.
       n: How many rows.
     """
-    columns = []
+    rows: list[list[Any]] = [[] for _ in range(n)]
     for array in arrays:
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-            columns.append([array[i] for i in range(n)])
+            column = [array[i] for i in range(n)]
         else:
-            columns.append([row.copy() for row in np.asarray(array)[:n]])
-    return [list(row) for row in zip(*columns, strict=True)] if columns else [[]] * n
+            column = [row.copy() for row in np.asarray(array)[:n]]
+        for row, value in zip(rows, column, strict=True):
+            row.append(value)
+    return rows
 
 
 def in_turn(

@@ -10,7 +10,6 @@ from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTim
 from ampjax.parallel.config.partitioner import partitioner
 from ampjax.parallel.get_runner import get_runner
 from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
-from ampjax.parallel.runner import Runner
 from ampjax.parallel.shard import Parts, shard
 from ampjax.sparse.vocabulary.growing_vocabulary import Vocabulary
 
@@ -22,7 +21,6 @@ __all__ = [
     "Parts",
     "RemoteDevice",
     "Resources",
-    "Runner",
     "SampleTimes",
     "Vocabulary",
     "Weighted",
@@ -43,6 +41,7 @@ _MOVED = {
     "ProcessState": "ampjax.parallel.workers.process_group.ProcessState",
     "Recovery": "ampjax.parallel.workers.recovery.Recovery",
     "RowGrads": "ampjax.parallel.homes.row_homes.RowGrads",
+    "Runner": "ampjax.parallel.runner.Runner",
     "TableSharing": "ampjax.sparse.TableSharing",
     "VocabularyChanges": "ampjax.sparse.vocabulary.growing_vocabulary.VocabularyChanges",
     "VocabularyCounts": "ampjax.sparse.vocabulary.growing_vocabulary.VocabularyCounts",

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.moved_names import finder
 from ampjax.simulation.cluster_cost import ClusterCost, LinkTimes
-from ampjax.simulation.profile import Profile
 from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 
 __all__ = [
@@ -13,12 +12,12 @@ __all__ = [
     "FlopsCost",
     "HostedCost",
     "LinkTimes",
-    "Profile",
     "ProfileCost",
     "Stragglers",
 ]
 
 _MOVED = {
+    "Profile": "ampjax.simulation.profile.Profile",
     "Simulation": "ampjax.simulation.simulate.Simulation",
 }
 """Names that were public up to version 0.2, and the new names of what they stand for."""

@@ -17,6 +17,7 @@ import numpy as np
 from rich.console import Console
 
 import ampjax.parallel as px
+from ampjax.parallel.runner import Runner
 from ampjax.parallel.steps.step_outcome import Metrics
 from ampjax.utils.setting_checks import at_least
 from ampjax.utils.text_tables import compact
@@ -161,7 +162,7 @@ def main(
 
 
 def _step(
-    runner: px.Runner,
+    runner: Runner,
     batch: Any,
     following: Any,
     fault: Fault | None,

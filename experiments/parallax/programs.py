@@ -16,6 +16,7 @@ import ampjax.parallel as px
 from ampjax.devices.allreduce import issue_collective
 from ampjax.devices.per_replica import AXIS, replica_entry, replicate, spread
 from ampjax.errors import SettingsError
+from ampjax.parallel.runner import Runner
 from ampjax.parallel.shard import split_batch
 from ampjax.parallel.steps.step_outcome import Metrics
 from experiments.parallax.workloads import Workload
@@ -56,7 +57,7 @@ class Ours:
       runner: The runner.
     """
 
-    def __init__(self, runner: px.Runner):
+    def __init__(self, runner: Runner):
         self.runner = runner
         self._last: Metrics | None = None
 

@@ -9,6 +9,7 @@ from itertools import cycle
 from typing import Any
 
 import ampjax.parallel as px
+from ampjax.parallel.runner import Runner
 from experiments.parallax.measure import Timing
 from experiments.parallax.programs import WAYS
 from experiments.parallax.workloads import Workload
@@ -29,7 +30,7 @@ class Split:
       clock: Gives seconds.
     """
 
-    runner: px.Runner
+    runner: Runner
     batches: Iterator[Any]
     units: float
     clock: Callable[[], float] = time.perf_counter

@@ -22,6 +22,7 @@ import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import SettingsError
 from ampjax.parallel.planning.transfer_costs import all_gather_bytes, all_reduce_bytes, server_bytes
+from ampjax.parallel.runner import Runner
 from ampjax.sparse.rewrite.unique_ids import pulled_size
 from ampjax.utils.text_tables import compact
 from experiments.parallax.measure import write_json
@@ -147,7 +148,7 @@ def measure(options: ParallaxTable3Options, n: int) -> list[Row]:
     return rows
 
 
-def _stepped(options: ParallaxTable3Options, n: int, run_option: str) -> px.Runner:
+def _stepped(options: ParallaxTable3Options, n: int, run_option: str) -> Runner:
     """A runner after two steps of a model that reads rows of some tables and all of some matrices."""
     rng = np.random.default_rng(options.seed)
     shape = (options.rows, options.row_size)

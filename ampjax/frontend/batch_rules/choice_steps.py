@@ -25,14 +25,16 @@ from ampjax.frontend.batches.programs_of_rows import (
     taken,
 )
 from ampjax.frontend.batches.room_bodies import Body, is_static
-from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.batches.row_lowering import STEP_RULES, Value
 from ampjax.frontend.batches.row_tables import RowTables
+from ampjax.frontend.combinators.branches import SWITCH
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
 
 
+@STEP_RULES.of(SWITCH)
 def switch(
     body: Body,
     call: Call,

@@ -14,13 +14,11 @@ from ampjax.frontend.batches.programs_of_rows import Run
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.batches.row_tables import RowTables
+from ampjax.frontend.combinators.graph_combinators import PROPAGATE
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Elements
-
-BY_LEVEL = ("stochastic", "metric", "output")
-"""Combinators that are another thing in each level of a loop."""
 
 
 def is_in_rounds(
@@ -44,8 +42,8 @@ def is_in_rounds(
         body.room.frame is body.low.root
         and len(step.jaxpr.outvars) == k
         and any(isinstance(value, Elements) for value in init)
-        and "propagate" in kinds
-        and kinds.isdisjoint(BY_LEVEL)
+        and PROPAGATE in kinds
+        and not any(kind.is_ordered for kind in kinds)
         and _ignores_rows(step, len(rows))
     )
 

@@ -12,8 +12,9 @@ from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.sequence_steps import sequences
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, Slot, View, filled_up
 from ampjax.frontend.batches.room_bodies import Body
-from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.batches.row_lowering import STEP_RULES, Value
 from ampjax.frontend.batches.row_tables import RowTables
+from ampjax.frontend.combinators.graph_combinators import PROPAGATE
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.edge_plans import EdgePlan
@@ -23,6 +24,7 @@ from ampjax.frontend.instance_topologies import check_edges
 from ampjax.frontend.rules.sequence_rules import elements_space
 
 
+@STEP_RULES.of(PROPAGATE)
 def propagate(
     body: Body,
     call: Call,
@@ -32,7 +34,7 @@ def propagate(
     n_closed = sum(call.n_closed)
     n_ends = call.options["n_ends"]
     rows = sequences(body, operands[n_closed + n_ends :])
-    nodes = elements_space(rows, call)
+    nodes = elements_space(rows, call.line)
     plan = _edge_plan(body, operands[n_closed : n_closed + n_ends], nodes, call)
     body.low.host.draft.checks.append(lambda data: check_edges(plan, data))
     edges = body.inside(plan.space)
@@ -172,7 +174,7 @@ def _edge_plan(
         if not isinstance(value, Elements) or not isinstance(value.element, Static):
             fix = "Take the edges from the instance; edges that come and go can be of kinds of their own."
             raise GraphError(call.line, "edges that the example says", "computed edges", fix)
-    space = elements_space(given, call)
+    space = elements_space(given, call.line)
     senders, receivers, *kinds = [value.element.column.inside(space) for value in given]
     n_nodes = Column(body.space, nodes.lengths)
     return EdgePlan(

@@ -98,7 +98,7 @@ def part_behind(step: Traced, n_carry: int) -> SplitFunction | None:
 
 def _keeps_order(jaxpr: Any) -> bool:
     """Tells whether a function draws random numbers or reports something: both are numbered in the order of its lines."""
-    return any(call.kind in ("stochastic", "metric", "output") for call in calls(jaxpr))
+    return any(call.kind.is_ordered for call in calls(jaxpr))
 
 
 def _part(

@@ -15,7 +15,8 @@ from ampjax.frontend.batch_rules.step_loops import in_steps, waiting_steps
 from ampjax.frontend.batch_rules.waiting_loops import waiting_loop, where, zeros_of
 from ampjax.frontend.batches.programs_of_rows import View
 from ampjax.frontend.batches.room_bodies import Body, is_static
-from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.batches.row_lowering import STEP_RULES, Value
+from ampjax.frontend.combinators.recursion import RECALL, RECURSE
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.values import Constant, Static
@@ -56,6 +57,7 @@ class _Recursion:
         return found
 
 
+@STEP_RULES.of(RECURSE)
 def recurse(
     body: Body,
     call: Call,
@@ -65,7 +67,7 @@ def recurse(
     (each,) = call.functions
     (n_closed,) = call.n_closed
     xs = sequences(body, operands[n_closed:])
-    space = elements_space(xs, call)
+    space = elements_space(xs, call.line)
     low = body.low
     types = [variable.aval for variable in each.jaxpr.outvars]
     recursion = _Recursion(space, [])
@@ -97,6 +99,7 @@ def recurse(
     )
 
 
+@STEP_RULES.of(RECALL)
 def recall(
     body: Body,
     call: Call,

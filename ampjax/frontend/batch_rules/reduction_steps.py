@@ -15,20 +15,15 @@ from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.sequence_steps import sequences
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, as_typed, filled_up
 from ampjax.frontend.batches.room_bodies import Body
-from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.batches.row_lowering import STEP_RULES, Value
 from ampjax.frontend.blocks.block_reductions import block_reduction
-from ampjax.frontend.combinators.sequences import least
+from ampjax.frontend.combinators.sequences import LOGSUMEXP, MAX, SUM, least
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.values import Elements, Static, Wanted
 from ampjax.frontend.rules import reduction_rules
 
-_OF_COLUMNS = {
-    "sum": reduction_rules.total,
-    "max": reduction_rules.largest,
-    "logsumexp": reduction_rules.log_sum_exp,
-}
 
-
+@STEP_RULES.of(SUM, MAX, LOGSUMEXP)
 def reduced(
     body: Body,
     call: Call,
@@ -44,8 +39,7 @@ def reduced(
             )
         if isinstance(xs.element, Static):
             one = replace(call, results=[kind])
-            rule = _OF_COLUMNS[call.kind]
-            results += rule(
+            results += reduction_rules.reduced(
                 body.low.host,
                 one,
                 [xs],
@@ -53,9 +47,10 @@ def reduced(
                 Wanted({0}),
             )
         else:
-            found = block_reduction(body, call.kind, xs, kind, kind)
+            name = call.kind.name
+            found = block_reduction(body, name, xs, kind, kind)
             if found is None:
-                found = segments(body, _SEGMENTS[call.kind], xs, kind, kind)
+                found = segments(body, _SEGMENTS[name], xs, kind, kind)
             results.append(found)
     return results
 
@@ -169,4 +164,8 @@ def _of_segments(values: Any, ids: Any) -> Any:
     return values.at[ids].get(mode="clip", indices_are_sorted=True)
 
 
-_SEGMENTS = {"sum": segment_sum, "max": segment_max, "logsumexp": segment_log_sum_exp}
+_SEGMENTS = {
+    SUM.name: segment_sum,
+    MAX.name: segment_max,
+    LOGSUMEXP.name: segment_log_sum_exp,
+}

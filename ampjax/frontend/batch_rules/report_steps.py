@@ -12,12 +12,14 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.frontend.batches.programs_of_rows import Report, Rows, Run, View, zeros
 from ampjax.frontend.batches.room_bodies import Body
-from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.batches.row_lowering import STEP_RULES, Value
+from ampjax.frontend.combinators.reports import METRIC, NODE, OUTPUT
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements
 
 
+@STEP_RULES.of(NODE)
 def node(
     body: Body,
     call: Call,
@@ -27,6 +29,7 @@ def node(
     return body.run(call.functions[0], operands)
 
 
+@STEP_RULES.of(METRIC)
 def metric(
     body: Body,
     call: Call,
@@ -50,6 +53,7 @@ def metric(
     return []
 
 
+@STEP_RULES.of(OUTPUT)
 def output(
     body: Body,
     call: Call,

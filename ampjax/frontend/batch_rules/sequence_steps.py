@@ -19,6 +19,7 @@ from ampjax.frontend.batch_rules.loop_parts import early_part, part_behind
 from ampjax.frontend.batch_rules.step_loops import cost_of_start, in_steps, step_loop
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
+    Room,
     Rows,
     Run,
     View,
@@ -26,15 +27,17 @@ from ampjax.frontend.batches.programs_of_rows import (
     taken,
 )
 from ampjax.frontend.batches.room_bodies import Body, is_static
-from ampjax.frontend.batches.row_lowering import Loop, Recall, Value
+from ampjax.frontend.batches.row_lowering import STEP_RULES, Loop, Recall, Value
 from ampjax.frontend.batches.step_frames import Before, StepFrame
 from ampjax.frontend.blocks.block_maps import block_map
+from ampjax.frontend.combinators.sequences import COUNT, LENGTH, NUMBERS, SCAN, TAKE
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static, Wanted
 from ampjax.frontend.rules import sequence_rules, take_rules
 
 
+@STEP_RULES.of(SCAN)
 def scan(
     body: Body,
     call: Call,
@@ -47,7 +50,7 @@ def scan(
     xs = sequences(body, operands[n_closed + k :])
     closed = operands[:n_closed]
     init = operands[n_closed : n_closed + k]
-    space = sequence_rules.elements_space(xs, call)
+    space = sequence_rules.elements_space(xs, call.line)
     rows: list[Value] = [x.element for x in xs]
     types = [variable.aval for variable in step.jaxpr.outvars]
     if not k:
@@ -56,10 +59,12 @@ def scan(
         return _in_steps(body, call, operands, space, rows)
     if is_in_rounds(body, call, init, rows):
         return graph_rounds(body, call, operands, space)
+    # what no round waits for is computed before the loop, and what no round reads behind it
     before = early_part(step, k)
     if before is not None:
         given = of_elements(body, space, before.first, closed, rows)
-        return scan(body, replace(call, functions=(before.second,)), [*operands, *given])
+        second = replace(call, functions=(before.second,))
+        return scan(body, second, [*operands, *given])
     parts = part_behind(step, k)
     if parts is not None:
         first = replace(call, functions=(parts.first,))
@@ -67,6 +72,30 @@ def scan(
         between = [each.element for each in found[k:]]
         second = of_elements(body, space, parts.second, closed, [*between, *rows])
         return [*found[:k], *second]
+    return _by_level(body, call, space, closed, init, rows)
+
+
+def _by_level(
+    body: Body,
+    call: Call,
+    space: IndexSpace,
+    closed: Sequence[Value],
+    init: Sequence[Value],
+    rows: Sequence[Value],
+) -> list[Value]:
+    """A loop in levels: in each, all sequences with elements left compute a round.
+
+    Args:
+      body: Where the loop is.
+      call: The loop.
+      space: The space of the elements.
+      closed: What the loop's function closes over.
+      init: The carry at the beginning.
+      rows: What each round is given of the sequences.
+    """
+    (step,) = call.functions
+    k = len(init)
+    types = [variable.aval for variable in step.jaxpr.outvars]
     carried = []
     for value, kind in zip(init, types, strict=False):
         carried.append(carried_part(body, value, kind, call.line))
@@ -75,20 +104,14 @@ def scan(
     low = body.low
 
     def level(block: Block, inside: Sequence[Rows]) -> Any:
-        around = Body(low, block, body.room)
-        plain = low.room(frame, space)
-        mask = Rows(jax.ShapeDtypeStruct((), np.bool_), plain)
-        outer = body.room.mask
-
-        def counts(run: Run) -> list[Any]:
-            own = jnp.asarray(run.slots[plain.there])
-            return [own if outer is None else own & run.get(outer)]
-
-        block.add([mask], counts)
+        # the rows that have a round on this level; the others are there, too, and are masked
+        mask = _there(body, block, low.room(frame, space))
         made = low.loops[frame]
-        if outer is None:
+        if body.room.mask is None:
             made.counts = mask
+        around = Body(low, block, body.room)
         each = around.at(low.room(frame, space, mask, body.room.is_known))
+        # a round of the loop's function
         rooms = [part.inside(each) for part in carried]
         carry = [part.value(x) for part, x in zip(carried, inside, strict=True)]
 
@@ -97,14 +120,17 @@ def scan(
             return [*results, *(View(x, space) for _, x in made.held)]
 
         results = each.guarded(each.room, turn, lambda: not made.held)
+        # the carry behind it; masked rows keep the carry that they had
         after = []
         for part, room, old, value in zip(carried, rooms, inside, results, strict=False):
             counts_here = room.room.mask
             assert counts_here is not None
-            after.append(chosen(block, counts_here, part.after(room, value), old))
-        return after, [
-            (each.room, value, kind) for value, kind in zip(results[k:], types[k:], strict=False)
-        ]
+            new = part.after(room, value)
+            after.append(chosen(block, counts_here, new, old))
+        given = []
+        for value, kind in zip(results[k:], types[k:], strict=False):
+            given.append((each.room, value, kind))
+        return after, given
 
     last, ys = loop(
         body,
@@ -113,6 +139,23 @@ def scan(
         level,
     )
     return [*last, *(Elements(space, y) for y in ys)]
+
+
+def _there(
+    body: Body,
+    block: Block,
+    level: Room,
+) -> Rows:
+    """Adds the mask of the rows of a level that are there, and around which the loop is computed."""
+    mask = Rows(jax.ShapeDtypeStruct((), np.bool_), level)
+    outer = body.room.mask
+
+    def counts(run: Run) -> list[Any]:
+        own = jnp.asarray(run.slots[level.there])
+        return [own if outer is None else own & run.get(outer)]
+
+    block.add([mask], counts)
+    return mask
 
 
 def of_elements(
@@ -256,6 +299,7 @@ def sequences(body: Body, values: Sequence[Value]) -> list[Value]:
     return result
 
 
+@STEP_RULES.of(COUNT)
 def count(
     body: Body,
     call: Call,
@@ -271,6 +315,7 @@ def count(
     )
 
 
+@STEP_RULES.of(NUMBERS)
 def numbers(
     body: Body,
     call: Call,
@@ -286,6 +331,7 @@ def numbers(
     )
 
 
+@STEP_RULES.of(LENGTH)
 def length(
     body: Body,
     call: Call,
@@ -301,6 +347,7 @@ def length(
     )
 
 
+@STEP_RULES.of(TAKE)
 def take(
     body: Body,
     call: Call,
@@ -309,7 +356,7 @@ def take(
     """One element of each sequence: read by its row's number, which the host knows; or by one that is computed."""
     at, *given = operands
     xs = sequences(body, given)
-    space = sequence_rules.elements_space(xs, call)
+    space = sequence_rules.elements_space(xs, call.line)
     if not is_static(at):
         result = []
         for x, kind in zip(xs, call.results, strict=True):

@@ -16,6 +16,7 @@ from ampjax.frontend.batches.row_lowering import Loop, Recall, RowLowering, Valu
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.batches.step_bodies import StepLoop
 from ampjax.frontend.batches.step_frames import Before, StepFrame
+from ampjax.frontend.combinators.sequences import TAKE
 from ampjax.frontend.combinators.tracing import COMBINATOR, Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.index_spaces import IndexSpace
@@ -29,9 +30,6 @@ START = 2_000_000
 
 OF_ELEMENT = 16
 """Operations in whose time a number is computed one by one."""
-
-ROW_BY_ROW = ("recall", "stochastic", "read", "length", "node")
-"""Combinators that are computed row by row."""
 
 
 def in_steps(
@@ -86,7 +84,7 @@ def _is_row_by_row(
             known.update(equation.outvars)
     if not sequences.isdisjoint(variables(jaxpr.outvars)):
         return False
-    return all(call.kind in ROW_BY_ROW or id(call) in reads for call in calls(jaxpr))
+    return all(call.kind.row_by_row or id(call) in reads for call in calls(jaxpr))
 
 
 def _reads_known_elements(
@@ -95,7 +93,7 @@ def _reads_known_elements(
     values: Mapping[Any, Value],
 ) -> bool:
     """Whether an equation takes an element of each of some sequences of arrays, by a number that follows from the example."""
-    if equation.primitive is not COMBINATOR or equation.params["call"].kind != "take":
+    if equation.primitive is not COMBINATOR or equation.params["call"].kind != TAKE:
         return False
     number, *xs = equation.invars
     if not isinstance(number, Literal) and number not in known:
@@ -129,6 +127,7 @@ def step_loop(
       The states that are wanted.
     """
     low = body.low
+    # the body of a step: from the states that it reads to the states of its rows
     inside_room = low.room(frame, space)
     loop = Loop(frame, [Rows(kind, inside_room) for kind in types])
     loop.block.outer = body.block
@@ -137,68 +136,16 @@ def step_loop(
         Body(low, loop.block, inside_room),
         loop,
     )
-    recalls = [
-        (recall, _recall_slot(low, frame, space, recall)) for recall in loop.recalls.values()
-    ]
-
-    def readers(tables: RowTables) -> np.ndarray:
-        reads = [_recalled(tables, frame, space, recall).ravel() for recall, _ in recalls]
-        return frame.readers(tables, reads)
-
-    root = frame.outer
-    assert root is not None
-    host = (
-        low.slot(
-            ("lanes", frame),
-            root,
-            frame.lanes,
-        ),
-        low.slot(
-            ("steps", frame),
-            root,
-            frame.steps,
-        ),
-        low.slot(
-            ("rounds", frame),
-            root,
-            frame.rounds,
-        ),
-        low.slot(("readers", frame), root, readers),
-    )
-    room, row, at_start = wanted
-
-    def states(tables: RowTables) -> np.ndarray:
-        return tables.once(
-            (frame, room.space, "wanted"),
-            lambda: frame.read(tables, room.place, row, at_start),
-        )
-
-    def wanted_by(tables: RowTables) -> np.ndarray:
-        at = np.where(
-            tables.is_there(*room.place),
-            states(tables),
-            -1,
-        )
-        return inverse(
-            at,
-            frame.n_states(tables),
-            tables,
-            (frame, "wanted by"),
-        )
-
-    result = (
-        low.slot(
-            ("states", frame, room.space),
-            root,
-            lambda tables: _at_least_0(states(tables)),
-        ),
-        low.slot(
-            ("wanted by", frame, room.space),
-            root,
-            wanted_by,
-        ),
-    )
-    found = [Rows(kind, room) for kind in types]
+    # the arrays of the batch: where the states lie that a step reads, the steps, where the wanted states lie
+    recalls = []
+    for recall in loop.recalls.values():
+        slot = _recall_slot(low, frame, space, recall)
+        recalls.append((recall, slot))
+    host = _step_slots(low, frame, space, [*loop.recalls.values()])
+    result = _wanted_slots(low, frame, wanted)
+    # all steps are one operation of the block around the loop
+    room, _, _ = wanted
+    states = [Rows(kind, room) for kind in types]
     steps = StepLoop(
         frame,
         loop,
@@ -210,11 +157,73 @@ def step_loop(
         outputs,
         result,
     )
-    body.block.add(
-        [*found, *seen],
-        steps,
+    body.block.add([*states, *seen], steps)
+    return [View(rows, room.space) for rows in states]
+
+
+def _step_slots(
+    low: RowLowering,
+    frame: StepFrame,
+    space: IndexSpace,
+    recalls: Sequence[Recall],
+) -> tuple[Slot, Slot, Slot, Slot]:
+    """The arrays of the batch that say how steps go on: their rows, their sizes, their number, and who reads each state."""
+
+    def readers(tables: RowTables) -> np.ndarray:
+        reads = []
+        for recall in recalls:
+            at = _recalled(tables, frame, space, recall)
+            reads.append(at.ravel())
+        return frame.readers(tables, reads)
+
+    root = frame.outer
+    assert root is not None
+    return (
+        low.slot(("lanes", frame), root, frame.lanes),
+        low.slot(("steps", frame), root, frame.steps),
+        low.slot(("rounds", frame), root, frame.rounds),
+        low.slot(("readers", frame), root, readers),
     )
-    return [View(rows, room.space) for rows in found]
+
+
+def _wanted_slots(
+    low: RowLowering,
+    frame: StepFrame,
+    wanted: tuple[Room, Origin, Origin | None],
+) -> tuple[Slot, Slot]:
+    """The arrays of the batch that say where the wanted states lie, and which row wants each state."""
+    room, row, at_start = wanted
+    root = frame.outer
+    assert root is not None
+
+    def states(tables: RowTables) -> np.ndarray:
+        return tables.once(
+            (frame, room.space, "wanted"),
+            lambda: frame.read(tables, room.place, row, at_start),
+        )
+
+    def wanted_by(tables: RowTables) -> np.ndarray:
+        is_there = tables.is_there(*room.place)
+        at = np.where(is_there, states(tables), -1)
+        return inverse(
+            at,
+            frame.n_states(tables),
+            tables,
+            (frame, "wanted by"),
+        )
+
+    return (
+        low.slot(
+            ("states", frame, room.space),
+            root,
+            lambda tables: _at_least_0(states(tables)),
+        ),
+        low.slot(
+            ("wanted by", frame, room.space),
+            root,
+            wanted_by,
+        ),
+    )
 
 
 def _recall_slot(

@@ -13,15 +13,17 @@ from ampjax.frontend.batch_rules.step_loops import in_steps, waiting_steps
 from ampjax.frontend.batch_rules.waiting_loops import waiting_loop, where, zeros_of
 from ampjax.frontend.batches.programs_of_rows import View
 from ampjax.frontend.batches.room_bodies import Body
-from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.batches.row_lowering import STEP_RULES, Value
 from ampjax.frontend.batches.step_frames import Before
 from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.combinators.tree_combinators import FOLD, SCAN_TREE
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.draft.waiting_levels import waiting_levels
 from ampjax.frontend.rules.tree_rules import TreeFields
 
 
+@STEP_RULES.of(FOLD)
 def fold(
     body: Body,
     call: Call,
@@ -111,6 +113,7 @@ def fold(
     ]
 
 
+@STEP_RULES.of(SCAN_TREE)
 def scan(
     body: Body,
     call: Call,

@@ -15,10 +15,12 @@ from ampjax.frontend.batch_rules.carried_parts import carried_part
 from ampjax.frontend.batch_rules.choice_steps import chosen, masked
 from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, Slot, View, filled_rows
 from ampjax.frontend.batches.room_bodies import Body
-from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.batches.row_lowering import STEP_RULES, Value
+from ampjax.frontend.combinators.branches import WHILE
 from ampjax.frontend.combinators.tracing import Call
 
 
+@STEP_RULES.of(WHILE)
 def while_loop(
     body: Body,
     call: Call,

@@ -18,7 +18,7 @@ from ampjax.frontend.batches.programs_of_rows import (
 )
 from ampjax.frontend.batches.row_tables import Frame, Place, RowTables
 from ampjax.frontend.batches.symbolic_lengths import SymbolicLengths
-from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.combinators.tracing import Call, Combinator, Rules
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
@@ -35,6 +35,8 @@ Value = Any
 Rule = Callable[["Body", Call, Sequence[Value]], list[Value]]
 """How a combinator becomes steps: from where it is used and its operands to its results."""
 
+STEP_RULES = Rules[Rule]()
+"""How each combinator becomes steps; the modules in `ampjax/frontend/batch_rules` register theirs."""
 
 SequenceRule = Callable[["Body", Equation, Sequence[Value]], "list[Value] | None"]
 """How an operation of JAX on a whole sequence becomes steps; None where it can't."""
@@ -46,7 +48,7 @@ class RowLowering:
     It has more than twelve attributes: tables of what the functions have made so far, one for each kind of thing.
 
     Args:
-      rules: How each combinator becomes steps, by kind.
+      rules: How each combinator becomes steps.
       of_sequences: How operations of JAX on whole sequences do.
 
     Attributes:
@@ -62,7 +64,7 @@ class RowLowering:
 
     def __init__(
         self,
-        rules: Mapping[str, Rule],
+        rules: Mapping[Combinator, Rule],
         of_sequences: SequenceRule,
     ):
         self.host = Lowering({}, {}, of_rows=True)

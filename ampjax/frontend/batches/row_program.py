@@ -19,7 +19,7 @@ from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
 from ampjax.frontend.batches.room_bodies import Body, require_in_front
 from ampjax.frontend.batches.row_lowering import RowLowering, Rule, SequenceRule, Value
 from ampjax.frontend.batches.row_tables import RowTables, Sizes, rounded
-from ampjax.frontend.combinators.tracing import trace, tracing, type_of
+from ampjax.frontend.combinators.tracing import Combinator, trace, tracing, type_of
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
@@ -94,7 +94,7 @@ class RowProgram:
         types: Any,
         leaves: Sequence[LeafSpec],
         structure: Any,
-        rules: Mapping[str, Rule],
+        rules: Mapping[Combinator, Rule],
         of_sequences: SequenceRule,
     ):
         self._leaves = leaves

@@ -15,7 +15,7 @@ from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.blocks.block_bodies import BlockBody
 from ampjax.frontend.blocks.block_maps import block_in, is_in_block
 from ampjax.frontend.blocks.grids import Exponentials, Grid
-from ampjax.frontend.combinators.sequences import least
+from ampjax.frontend.combinators.sequences import LOGSUMEXP, MAX, SUM, least
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.values import Elements, Static
 
@@ -27,15 +27,17 @@ def block_reduction(
     kind: Any,
     element: Any,
 ) -> View | None:
-    """Reduces the pairs of each row; None where the pairs are no block.
+    """Reduces the pairs of each row; None where the pairs are no block, or a block does not know the reduction.
 
     Args:
       body: The rows.
-      name: Which: `sum`, `max` or `logsumexp`.
+      name: Which; a block knows `sum`, `max` and `logsumexp`.
       xs: The pairs.
       kind: The type of a result.
       element: The type of an element.
     """
+    if name != LOGSUMEXP.name and name not in _REDUCTIONS:
+        return None
     grid = block_in(body, xs.space)
     if grid is None or not is_in_block(
         body,
@@ -49,11 +51,11 @@ def block_reduction(
         return None
     assert isinstance(rows, Rows)
     axes = grid.axes(rows).removesuffix("x")
-    if name == "logsumexp":
+    if name == LOGSUMEXP.name:
         out = _log_sum_exp(body, grid, rows, axes)
         return _noted(body, grid, out, name)
     out = Rows(kind, grid.rooms[axes])
-    product = grid.products.get(rows) if name == "sum" else None
+    product = grid.products.get(rows) if name == SUM.name else None
     total = (
         None
         if product is None
@@ -214,7 +216,7 @@ def _outside(
         jax.ShapeDtypeStruct((), np.bool_),
     )
     out = Rows(kind, body.room)
-    empty = 0 if name == "sum" else least(kind.dtype)
+    empty = 0 if name == SUM.name else least(kind.dtype)
 
     def compute(run: Run) -> list[Any]:
         values = run.get(given)
@@ -281,6 +283,6 @@ def _max(values: Any, counts: Any, axis: int) -> Any:
 
 
 _REDUCTIONS: dict[str, Callable[[Any, Any, int], Any]] = {
-    "sum": _sum,
-    "max": _max,
+    SUM.name: _sum,
+    MAX.name: _max,
 }

@@ -15,6 +15,7 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.draw_places import EACH, Use
 from ampjax.frontend.combinators.tracing import (
     Call,
+    Combinator,
     Traced,
     as_array,
     as_arrays,
@@ -33,6 +34,12 @@ from ampjax.jaxprs.primitives import shape_text
 from ampjax.moved_names import warn_of_move
 
 P = ParamSpec("P")
+
+SWITCH = Combinator("switch", keeps=1, on_host="with operands")
+"""A choice among functions: `cond` and `switch`. It keeps the number that chooses."""
+
+READ = Combinator("read", on_host="with operands", inside_node=True, row_by_row=True)
+WHILE = Combinator("while", turn=1)
 
 
 def _also_of_wires(cond: Callable[P, Any]) -> Callable[P, Any]:
@@ -171,9 +178,13 @@ def read(x: Any, assume: int = 0) -> Any:
             user_line(), "one integer or truth value to read", shape_text(type_of(value)), fix
         )
     result = ShapedArray((), value.dtype)
-    return bind(Call("read", [result], line=user_line(), options={"assume": int(assume)}), [value])[
-        0
-    ]
+    call = Call(
+        READ,
+        [result],
+        line=user_line(),
+        options={"assume": int(assume)},
+    )
+    return bind(call, [value])[0]
 
 
 def while_loop(
@@ -243,12 +254,12 @@ def while_loop(
     same, _, _ = trace(lambda carry: carry, carry)
     closed = (len(asked_closed), len(turn_closed), 0)
     call = Call(
-        "while",
+        WHILE,
         results,
         (asked, turn, same),
         closed,
         line,
-        {"most": int(most), "word": "while"},
+        {"most": int(most), "n_carry": len(leaves), "word": "while"},
     )
     return structure.unflatten(bind(call, [*asked_closed, *turn_closed, *leaves]))
 
@@ -353,7 +364,7 @@ def _choice(
         values += closed
         n_closed.append(len(closed))
     call = Call(
-        "switch",
+        SWITCH,
         results,
         traced,
         n_closed,

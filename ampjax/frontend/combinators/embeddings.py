@@ -10,10 +10,12 @@ import numpy as np
 from jax.core import ShapedArray
 
 from ampjax.errors import GraphError
-from ampjax.frontend.combinators.tracing import Call, bind, dimensions, user_line
+from ampjax.frontend.combinators.tracing import Call, Combinator, bind, dimensions, user_line
 from ampjax.jaxprs.primitives import shape_text
 from ampjax.sparse import Table
 from ampjax.sparse.table.travelling_table import TravellingTable
+
+LOOK_UP = Combinator("look_up")
 
 AnyTable = Table | TravellingTable
 """A table, or what stands for it where the model is compiled again in another process."""
@@ -52,7 +54,7 @@ def look_up(table: Any, ids: Any) -> jax.Array:
     options = {"table": table, "ids": ShapedArray(ids.shape, ids.dtype)}
     (rows,) = bind(
         Call(
-            "look_up",
+            LOOK_UP,
             [ShapedArray(shape, table.dtype)],
             line=user_line(),
             options=options,

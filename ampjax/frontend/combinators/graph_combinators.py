@@ -17,6 +17,7 @@ from ampjax.frontend.combinators.sequences import is_symbolic, row_type, sequenc
 from ampjax.frontend.combinators.structures import Ragged
 from ampjax.frontend.combinators.tracing import (
     Call,
+    Combinator,
     along,
     bind,
     require_same,
@@ -26,6 +27,8 @@ from ampjax.frontend.combinators.tracing import (
     user_line,
 )
 from ampjax.jaxprs.primitives import shape_text
+
+PROPAGATE = Combinator("propagate")
 
 _FIX = "Mend the edges: nodes count from 0 within their graph, and so do kinds."
 
@@ -161,7 +164,7 @@ def propagate(
         if x is not None:
             ends.append(jnp.asarray(x))
     call = Call(
-        "propagate",
+        PROPAGATE,
         [along(leaves[0].shape[0], a) for a in types],
         [function for function, _, _ in traced],
         [len(closed) for _, closed, _ in traced],

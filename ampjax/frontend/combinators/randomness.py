@@ -16,6 +16,7 @@ from ampjax.frontend.combinators.empty_sequences import learns_types
 from ampjax.frontend.combinators.tracing import (
     COMBINATOR,
     Call,
+    Combinator,
     as_arrays,
     bind,
     bodies,
@@ -26,6 +27,14 @@ from ampjax.frontend.combinators.tracing import (
     trace,
     type_of,
     user_line,
+)
+
+STOCHASTIC = Combinator(
+    "stochastic",
+    inside_node=True,
+    draws=True,
+    by_example=True,
+    row_by_row=True,
 )
 
 _KEYS: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
@@ -111,7 +120,7 @@ def stochastic(
     require_same(line, "the same types in training and otherwise", results, others)
     closed = (len(first_closed), len(second_closed))
     call = Call(
-        "stochastic",
+        STOCHASTIC,
         results,
         (first, second),
         closed,
@@ -121,7 +130,7 @@ def stochastic(
     return first.results.unflatten(bind(call, [*first_closed, *second_closed, *leaves]))
 
 
-def _combinators(jaxpr: Any) -> Iterator[str]:
+def _combinators(jaxpr: Any) -> Iterator[Combinator]:
     """Yields the kinds of combinators in an open jaxpr."""
     for equation in jaxpr.eqns:
         if equation.primitive is COMBINATOR:

@@ -23,6 +23,7 @@ from ampjax.frontend.combinators.sequences import (
 from ampjax.frontend.combinators.structures import stack
 from ampjax.frontend.combinators.tracing import (
     Call,
+    Combinator,
     along,
     as_arrays,
     bind,
@@ -34,6 +35,10 @@ from ampjax.frontend.combinators.tracing import (
     user_line,
 )
 from ampjax.jaxprs.primitives import shape_text
+
+RECURSE = Combinator("recurse")
+RECALL = Combinator("recall", row_by_row=True)
+"""The state of another element, within the function of a recursion."""
 
 _MEND_NUMBERS = "Mend the numbers in the data."
 
@@ -82,7 +87,7 @@ def recurse(
     def recur(j: Any) -> Any:
         _require_integer(j)
         call = Call(
-            "recall",
+            RECALL,
             [ShapedArray(x.shape, x.dtype) for x in first],
             line=user_line(),
             options={"of": recursion},
@@ -96,7 +101,7 @@ def recurse(
     )
     _require_like_init(line, tree, first, each.results, results)
     call = Call(
-        "recurse",
+        RECURSE,
         [along(dimension, y) for y in results],
         (each,),
         (len(closed),),

@@ -12,6 +12,7 @@ from jax.core import ShapedArray
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import (
     Call,
+    Combinator,
     as_array,
     as_arrays,
     bind,
@@ -22,6 +23,10 @@ from ampjax.frontend.combinators.tracing import (
 )
 from ampjax.ir.ops.body_shapes import OF_THE_LOSS
 from ampjax.jaxprs.primitives import shape_text
+
+METRIC = Combinator("metric", reports=True, with_loss=True, in_ragged=True)
+OUTPUT = Combinator("output", reports=True, in_ragged=True)
+NODE = Combinator("node", keeps=0, in_ragged=True, row_by_row=True)
 
 
 def metric(name: str, value: Any, count: Any = 1.0) -> None:
@@ -63,7 +68,7 @@ def metric(name: str, value: Any, count: Any = 1.0) -> None:
             )
     bind(
         Call(
-            "metric",
+            METRIC,
             [],
             line=user_line(),
             options={"name": name},
@@ -89,7 +94,7 @@ def output(name: str, value: Any) -> None:
         value = as_array(f"for the output `{name}`", value)
         options = {"name": name, "type": ShapedArray(value.shape, value.dtype)}
         bind(
-            Call("output", [], line=user_line(), options=options),
+            Call(OUTPUT, [], line=user_line(), options=options),
             [value],
         )
 
@@ -138,7 +143,7 @@ def node(
                 function, *structure.unflatten([type_of(leaf) for leaf in leaves])
             )
             spec = Call(
-                "node",
+                NODE,
                 results,
                 (body,),
                 (len(closed),),

@@ -25,6 +25,7 @@ from ampjax.frontend.combinators.structures import (
 )
 from ampjax.frontend.combinators.tracing import (
     Call,
+    Combinator,
     along,
     as_array,
     as_arrays,
@@ -38,6 +39,28 @@ from ampjax.frontend.combinators.tracing import (
     user_line,
 )
 from ampjax.jaxprs.primitives import shape_text
+
+SCAN = Combinator("scan", turn=0, on_host="with operands")
+"""`scan` and `map`: a function of each element, with a carry or without."""
+
+COUNT = Combinator("count", on_host="always", by_example=False)
+"""The numbers below a number: the rounds of a `fori_loop`."""
+
+NUMBERS = Combinator("numbers", on_host="with operands", by_example=False)
+"""The number of each element of a sequence."""
+
+LENGTH = Combinator(
+    "length",
+    on_host="always",
+    reads_values=False,
+    by_example=True,
+    in_ragged=True,
+    row_by_row=True,
+)
+TAKE = Combinator("take", on_host="with operands")
+SUM = Combinator("sum", on_host="with operands", reduces=True)
+MAX = Combinator("max", on_host="with operands", reduces=True)
+LOGSUMEXP = Combinator("logsumexp", on_host="with operands", reduces=True)
 
 
 def scan(
@@ -109,7 +132,7 @@ def scan(
         *(along(dimension, y) for y in results[k:]),
     ]
     call = Call(
-        "scan",
+        SCAN,
         types,
         (step,),
         (len(closed),),
@@ -159,7 +182,7 @@ def map(f: Callable[..., Any], *xs: Any) -> Any:
     )
     types = [along(dimension, y) for y in results]
     call = Call(
-        "scan",
+        SCAN,
         types,
         (each,),
         (len(closed),),
@@ -220,7 +243,7 @@ def count(n: Any) -> Any:
     )
     return bind(
         Call(
-            "count",
+            COUNT,
             [result],
             line=user_line(),
             options={"dimension": name},
@@ -244,7 +267,7 @@ def length(xs: Any) -> Any:
     options = {"dimension": str(dimension_of("length", leaves))}
     return bind(
         Call(
-            "length",
+            LENGTH,
             [ShapedArray((), jnp.int32)],
             line=user_line(),
             options=options,
@@ -264,7 +287,7 @@ def sum(xs: Any) -> Any:
       counted in int32.
     """
     return _reduce(
-        "sum",
+        SUM,
         xs,
         lambda x: jnp.sum(x, 0),
     )
@@ -280,7 +303,7 @@ def max(xs: Any) -> Any:
       What one element looks like, of its dtypes; for an empty sequence of integers the least that there is.
     """
     return _reduce(
-        "max",
+        MAX,
         xs,
         lambda x: jnp.max(
             x,
@@ -300,7 +323,7 @@ def logsumexp(xs: Any) -> Any:
       What one element looks like: of its float dtypes, float32 for integers.
     """
     return _reduce(
-        "logsumexp",
+        LOGSUMEXP,
         xs,
         lambda x: (
             jax.nn.logsumexp(x, 0)
@@ -383,7 +406,7 @@ def take(xs: Any, at: Any) -> Any:
     types = [ShapedArray(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     return structure.unflatten(
         bind(
-            Call("take", types, line=user_line()),
+            Call(TAKE, types, line=user_line()),
             [jnp.asarray(at), *leaves],
         )
     )
@@ -463,7 +486,7 @@ def _numbers(leaves: Sequence[Any]) -> Any:
     dimension = dimension_of("window", leaves)
     numbers = along(dimension, ShapedArray((), jnp.int32))
     call = Call(
-        "numbers",
+        NUMBERS,
         [numbers],
         line=user_line(),
         options={"word": "window"},
@@ -472,11 +495,11 @@ def _numbers(leaves: Sequence[Any]) -> Any:
 
 
 def _reduce(
-    kind: str,
+    kind: Combinator,
     xs: Any,
     eager: Callable[[Any], Any],
 ) -> Any:
-    leaves, structure = sequences_of(kind, xs)
+    leaves, structure = sequences_of(kind.name, xs)
     for leaf in leaves:
         if isinstance(leaf, Ragged):
             fix = "Reduce the inner sequences in a `map` first."

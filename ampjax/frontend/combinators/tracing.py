@@ -6,13 +6,15 @@ Lengths that differ from instance to instance are JAX's symbolic dimensions, so 
 from __future__ import annotations
 
 import contextvars
+import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import FrameType, ModuleType
+from typing import Any, Generic, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +34,8 @@ COMBINATOR = jex.Primitive("combinator")
 
 COMBINATOR.multiple_results = True
 COMBINATOR.def_abstract_eval(lambda *_, call: list(call.results))
+
+_Rule = TypeVar("_Rule")
 
 _SAME_TYPES = (
     "Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
@@ -104,7 +108,7 @@ def _read_by(equation: Any) -> list[Any]:
         return list(equation.invars)
     call = equation.params["call"]
     start = 0
-    if call.kind == "length":
+    if not call.kind.reads_values:
         return []
     atoms: list[Any] = []
     for function, n in zip(call.functions, call.n_closed, strict=True):
@@ -117,6 +121,78 @@ def _read_by(equation: Any) -> list[Any]:
         atoms += [atom for atom, inside in inner_atoms if inside in used]
         start += n
     return atoms + list(equation.invars[start:])
+
+
+@dataclass(frozen=True)
+class Combinator:
+    """A kind of equation: a name, and traits for passes that need not know the name.
+
+    Args:
+      name: Its name in errors and in the names of nodes.
+      turn: Of a loop, the number of the function that runs in each turn, from a carry to the next carry and a result.
+      keeps: How many of its operands it keeps, if it hands all others to its functions and returns the result of one of them; else None.
+      on_host: Whether the host computes it before any message is planned: never, if all its operands follow from the instance, or always.
+        A loop with a carry never is.
+      reads_values: Whether it reads its operands; False if a length is all that it asks.
+      by_example: Whether its results differ from example to example; None if they do where an operand does.
+      reduces: Whether it reduces sequences, each of its operands by itself.
+      inside_node: Whether it is a computation inside a node, as an operation of JAX is.
+      draws: Whether it draws random numbers.
+      reports: Whether it tells something beside its results.
+      with_loss: Whether its operands may be computed where the loss is.
+      in_ragged: Whether it can stand in what is computed for each node of a graph.
+      row_by_row: Whether a loop in steps can have it in its body.
+    """
+
+    name: str
+    turn: int | None = None
+    keeps: int | None = None
+    on_host: Literal["never", "with operands", "always"] = "never"
+    reads_values: bool = True
+    by_example: bool | None = None
+    reduces: bool = False
+    inside_node: bool = False
+    draws: bool = False
+    reports: bool = False
+    with_loss: bool = False
+    in_ragged: bool = False
+    row_by_row: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_function(self) -> bool:
+        """Tells whether a use is no more than a call of its function: the function's equations can stand in its place."""
+        return self.keeps == 0
+
+    @property
+    def is_ordered(self) -> bool:
+        """Tells whether uses are numbered in the order of the model's lines, and differ from turn to turn of a loop."""
+        return self.draws or self.reports
+
+
+class Rules(Generic[_Rule]):
+    """The rules of a back end: a function for each known combinator, registered where the function is written."""
+
+    def __init__(self) -> None:
+        self._rules: dict[Combinator, _Rule] = {}
+
+    def of(self, *combinators: Combinator) -> Callable[[_Rule], _Rule]:
+        """A decorator that makes a function the rule of some combinators."""
+
+        def register(rule: _Rule) -> _Rule:
+            for combinator in combinators:
+                self._rules[combinator] = rule
+            return rule
+
+        return register
+
+    def load(self, folder: ModuleType) -> Mapping[Combinator, _Rule]:
+        """Imports all modules of a folder, which register their rules, and gives the rules."""
+        for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
+            importlib.import_module(module.name)
+        return self._rules
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +209,7 @@ class Call(HasContent):
       place: Of a choice, and of what draws random numbers, where it is in the model.
     """
 
-    kind: str
+    kind: Combinator
     results: Sequence[Any]
     functions: Sequence[Traced] = ()
     n_closed: Sequence[int] = ()
@@ -143,7 +219,12 @@ class Call(HasContent):
 
     def content(self) -> Any:
         """The content of the call, independent of source lines."""
-        return self.kind, tuple(self.functions), tuple(self.n_closed), dict(self.options)
+        return self.kind.name, tuple(self.functions), tuple(self.n_closed), dict(self.options)
+
+    @property
+    def n_carry(self) -> int:
+        """Of a loop, how many of the operands behind the closed-over values are the carry, and so the first results; else 0."""
+        return self.options.get("n_carry", 0)
 
     def inputs(self, operands: Sequence[Any], shared: Sequence[Any]) -> list[list[Any]]:
         """Lists the variables of each function: closed-over values, then the arguments that all functions share."""

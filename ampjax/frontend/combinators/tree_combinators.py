@@ -14,6 +14,7 @@ from ampjax.frontend.combinators.sequences import is_symbolic, sequences_of
 from ampjax.frontend.combinators.structures import Tree, is_rows, stack
 from ampjax.frontend.combinators.tracing import (
     Call,
+    Combinator,
     along,
     as_arrays,
     bind,
@@ -24,6 +25,9 @@ from ampjax.frontend.combinators.tracing import (
     type_of,
     user_line,
 )
+
+FOLD = Combinator("fold")
+SCAN_TREE = Combinator("scan_tree")
 
 
 def fold_tree(
@@ -113,7 +117,7 @@ def fold_tree(
     require_structure(line, "{} from branch, as leaf returns", first.results, second.results, fix)
     require_same(line, "branch to return the same types as leaf", types, results)
     call = Call(
-        "fold",
+        FOLD,
         [*(along(dimension, a) for a in types), *types],
         (first, second),
         (len(first_closed), len(second_closed)),
@@ -203,7 +207,7 @@ def scan_tree(
     )
     require_same(line, "a state that keeps its types", [type_of(x) for x in leaves], results)
     call = Call(
-        "scan_tree",
+        SCAN_TREE,
         [along(dimension, a) for a in results],
         (step,),
         (len(closed),),

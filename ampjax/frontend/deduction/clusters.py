@@ -143,7 +143,8 @@ class Clusters:
         readers: dict[Name, set[int]] = {}
         for cluster in self._all:
             used = cluster.call.call if cluster.call else None
-            number = OUTSIDE if used is not None and used.kind == "metric" else cluster.number
+            is_outside = used is not None and used.kind.with_loss
+            number = OUTSIDE if is_outside else cluster.number
             for equation in [cluster.call] if cluster.call else cluster.equations:
                 for atom in equation.inputs:
                     if isinstance(atom, Name) and self.made_in.get(atom, cluster) is not cluster:

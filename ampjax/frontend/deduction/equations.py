@@ -11,6 +11,7 @@ import jax
 from jax.extend import core as jex
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.branches import READ
 from ampjax.frontend.combinators.draw_places import DrawPlace
 from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced, bodies
 from ampjax.jaxprs.primitives import (
@@ -98,18 +99,18 @@ class Equation:
     def call(self) -> Call | None:
         """The combinator that the equation uses; None for a computation inside a node: an operation of JAX, a random draw, or a read."""
         used = self._used
-        return None if used is None or used.kind in ("stochastic", "read") else used
+        return None if used is None or used.kind.inside_node else used
 
     @property
     def reads(self) -> int | None:
         """The assumed value, if the equation is an `amp.read` of its operand; else None."""
         used = self._used
-        return used.options["assume"] if used is not None and used.kind == "read" else None
+        return used.options["assume"] if used is not None and used.kind == READ else None
 
     @property
     def draws(self) -> bool:
         """Tells whether the equation draws random numbers."""
-        return self._used is not None and self._used.kind == "stochastic"
+        return self._used is not None and self._used.kind.draws
 
     @property
     def _used(self) -> Call | None:
@@ -162,7 +163,7 @@ class Equation:
     def tells(self) -> bool:
         """Tells whether the equation, or a function in it, reports something beside its results: a metric or an output."""
         return self.call is not None and (
-            self.call.kind in ("metric", "output")
+            self.call.kind.reports
             or any(_has_report(function.jaxpr) for function in self.call.functions)
         )
 
@@ -299,7 +300,7 @@ def _run(function: Traced, values: Sequence[Any]) -> list[Any]:
 
 
 def _has_report(jaxpr: Any) -> bool:
-    return any(call.kind in ("metric", "output") for call in calls(jaxpr))
+    return any(call.kind.reports for call in calls(jaxpr))
 
 
 def _has_combinator(jaxpr: Any) -> bool:

@@ -142,7 +142,7 @@ class FunctionLowering:
         elsewhere = set(read)
         operations = set()
         for equation in reversed(equations):
-            is_metric = equation.call is not None and equation.call.kind == "metric"
+            is_metric = equation.call is not None and equation.call.kind.with_loss
             if equation.call is None and not (
                 equation.draws
                 or self.known.leaves(equation)
@@ -157,7 +157,7 @@ class FunctionLowering:
         """Gives the losses the values that only losses and metrics read, and the metrics' values from the instance, such as a value's count."""
         atoms = []
         for e in equations:
-            if e.call is not None and e.call.kind == "metric":
+            if e.call is not None and e.call.kind.with_loss:
                 for atom in e.inputs:
                     atoms.append(atom)
         atoms += self.metrics
@@ -224,7 +224,7 @@ class FunctionLowering:
             [[equation.outputs.index(name) for name in bundle] for bundle in bundles],
         )
         operands = [self.known.value(atom) for atom in equation.inputs]
-        if equation.call is not None and equation.call.kind == "metric":
+        if equation.call is not None and equation.call.kind.with_loss:
             operands = [
                 self.of_losses.get(a, v) for a, v in zip(equation.inputs, operands, strict=True)
             ]
@@ -387,4 +387,4 @@ def group_results(
 def _can_lose(equation: Equation, number: int) -> bool:
     """Tells whether a combinator's function can compute a part of the loss itself: a sequence's elements come from that function."""
     call = equation.call
-    return call is not None and call.kind == "scan" and number >= call.options["n_carry"]
+    return call is not None and call.kind.turn is not None and number >= call.n_carry

@@ -12,12 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.frontend.combinators.tracing import COMBINATOR, Call
+from ampjax.frontend.combinators.branches import SWITCH
+from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Combinator
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name
 from ampjax.jaxprs.content import content
 
-REDUCTIONS = ("sum", "max", "logsumexp")
-"""Combinators that reduce sequences, each of its operands by itself."""
+REDUCTIONS = Combinator("reductions")
+"""Several reductions as one: the call names the reduction of each operand."""
+
+SWITCHES = Combinator("switches")
+"""Several choices as one, among the same functions of the same values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +62,7 @@ def join_calls(
 
 
 def _is_reduction(equation: Equation) -> bool:
-    return equation.call is not None and equation.call.kind in REDUCTIONS
+    return equation.call is not None and equation.call.kind.reduces
 
 
 def _is_of_same_length(one: Equation, other: Equation) -> bool:
@@ -76,15 +80,15 @@ def _is_of_same_length(one: Equation, other: Equation) -> bool:
 def _as_one_reduction(group: Sequence[Equation]) -> Equation:
     """Joins reductions to one: the call names the kind of reduction for each operand."""
     calls = [each.call for each in group if each.call is not None]
-    kinds = []
+    kinds: list[Combinator] = []
     for call, each in zip(calls, group, strict=True):
         for _ in each.inputs:
             kinds.append(call.kind)
     whole = replace(
         calls[0],
-        kind="reductions",
+        kind=REDUCTIONS,
         results=[kind for call in calls for kind in call.results],
-        options={"kinds": kinds, "word": calls[0].kind},
+        options={"kinds": kinds, "word": calls[0].kind.name},
     )
     return replace(
         group[0],
@@ -99,7 +103,7 @@ def _can_join(
     is_computed: Callable[[Atom], bool],
 ) -> bool:
     call = equation.call
-    if call is None or call.kind != "switch" or equation.tells:
+    if call is None or call.kind != SWITCH or equation.tells:
         return False
     return is_computed(equation.inputs[sum(call.n_closed)])
 
@@ -199,7 +203,7 @@ def _as_one_choice(group: Sequence[Equation]) -> Equation:
                 results.append(kind)
     places = [each.call.place for each in group if each.call is not None]
     options = {**call.options, "n": len(group), "places": places}
-    whole = replace(call, kind="switches", results=results, options=options)
+    whole = replace(call, kind=SWITCHES, results=results, options=options)
     return replace(
         first,
         source=_Joined({"call": whole}),
@@ -211,7 +215,7 @@ def _as_one_choice(group: Sequence[Equation]) -> Equation:
 def numbers_of(equation: Equation) -> Sequence[Atom]:
     """Lists the numbers that choose in a joined choice; none for any other equation."""
     call = equation.call
-    if call is None or call.kind != "switches":
+    if call is None or call.kind != SWITCHES:
         return ()
     at = sum(call.n_closed)
     return equation.inputs[at : at + call.options["n"]]

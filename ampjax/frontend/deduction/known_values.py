@@ -259,24 +259,13 @@ def _has_two_lengths(equation: Equation) -> bool:
 
 def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
     """Tells whether a combinator's result follows from the instance, and is to be computed on the host."""
-    if call.kind in ("count", "length"):
+    if call.kind.on_host == "always":
         return True
     return _has_static_rule(call) and all(_is_static(value) for value in values)
 
 
 def _has_static_rule(call: Call) -> bool:
-    is_simple = call.kind in (
-        "count",
-        "numbers",
-        "length",
-        "sum",
-        "max",
-        "logsumexp",
-        "take",
-        "read",
-        "switch",
-    )
-    if not is_simple and (call.kind != "scan" or call.options["n_carry"]):
+    if call.kind.on_host == "never" or call.n_carry:
         return False
     equations = []
     for function in call.functions:

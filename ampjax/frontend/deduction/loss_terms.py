@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ampjax.frontend.combinators.sequences import SUM
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name
 from ampjax.frontend.deduction.known_values import KnownValues
 from ampjax.frontend.deduction.opened_functions import Opened
@@ -63,7 +64,7 @@ class LossTerms:
             self.weights.setdefault(atom, []).append(weights)
             return
         if equation.call is not None:
-            if equation.call.kind == "sum":
+            if equation.call.kind == SUM:
                 sequence = equation.inputs[equation.outputs.index(atom)]
             else:
                 sequence = None
@@ -87,7 +88,7 @@ class LossTerms:
         if equation is None:
             return False
         if equation.call is not None:
-            return equation.call.kind == "sum" and self._n_uses[atom] == 1
+            return equation.call.kind == SUM and self._n_uses[atom] == 1
         return any(self._has_sum(inner) for inner, _ in self._summands(equation))
 
     def _summands(

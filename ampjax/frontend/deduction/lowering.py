@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.frontend.combinators.tracing import Call, Traced
+from ampjax.frontend.combinators.tracing import Call, Combinator, Rules, Traced
 from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_MOST
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.deduction.function_lowering import FunctionLowering
@@ -35,13 +35,16 @@ from ampjax.frontend.draft.values import (
 Rule = Callable[["Lowering", Call, Sequence[Value], Region, Wanted], list[Any]]
 """How a combinator becomes nodes: from its operands, where it is used, and what of its results is wanted, to the results' values."""
 
+MESSAGE_RULES = Rules[Rule]()
+"""How each combinator becomes nodes; the modules in `ampjax/frontend/rules` register theirs."""
+
 
 class Lowering:
     """Lowers the functions of one model.
 
     Args:
       params: The model's parameters, a dictionary.
-      rules: How each combinator becomes nodes, by kind.
+      rules: How each combinator becomes nodes.
       of_rows: Whether it finds out what a batch as one function reads, and makes no graph.
 
     Attributes:
@@ -53,7 +56,7 @@ class Lowering:
     def __init__(
         self,
         params: Mapping[str, Any],
-        rules: Mapping[str, Rule],
+        rules: Mapping[Combinator, Rule],
         of_rows: bool = False,
     ):
         self.of_rows = of_rows
@@ -122,8 +125,8 @@ class Lowering:
         """
         call = equation.call
         assert call is not None
-        if region.space.is_ragged and call.kind not in ("metric", "output", "node", "length"):
-            word = call.options.get("word", call.kind)
+        if region.space.is_ragged and not call.kind.in_ragged:
+            word = call.options.get("word", call.kind.name)
             fix = "Choose with `jnp.where`; put what has a length, or rounds, outside of the `map` over the nodes."
             raise GraphError(
                 call.line,

@@ -60,7 +60,7 @@ class Opened:
         def fold(equations: Sequence[Equation]) -> None:
             for equation in equations:
                 inputs = tuple(map(read, equation.inputs))
-                if equation.call is not None and equation.call.kind == "node":
+                if equation.call is not None and equation.call.kind.is_function:
                     (function,) = equation.call.functions
                     inside, results = flatten(
                         function, dict(zip(function.variables, inputs, strict=True))

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.branches import SWITCH
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_IT
-from ampjax.frontend.deduction.lowering import Lowering, by_dtype
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.decisions import Decision
 from ampjax.frontend.draft.graph_draft import built_wire
@@ -32,6 +33,7 @@ from ampjax.ir.builders import control_builders, payload_builders
 from ampjax.ir.state import State
 
 
+@MESSAGE_RULES.of(SWITCH)
 def switch(
     low: Lowering,
     call: Call,

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.embeddings import LOOK_UP
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.index_checks import check
-from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.index_spaces import Region
 from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
 from ampjax.frontend.draft.values import Computed, Elements, Static, Value, Wanted
 
 
+@MESSAGE_RULES.of(LOOK_UP)
 def look_up(
     low: Lowering,
     call: Call,

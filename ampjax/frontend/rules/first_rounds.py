@@ -56,10 +56,11 @@ def first_round(
         return None
     body = open_function(step, [*closed, *init, *rows])
     needed = [*range(len(init)), *wanted.values]
-    kinds = set()
     for equation in body.equations:
-        kinds.add("read" if equation.reads is not None else equation.call and equation.call.kind)
-    if not kinds <= {None, "node"} or not body.needs_params(needed):
+        call = equation.call
+        if equation.reads is not None or (call is not None and not call.kind.is_function):
+            return None
+    if not body.needs_params(needed):
         return None
     first = body.fold_constants()
     return None if first.needs_params(needed) else first

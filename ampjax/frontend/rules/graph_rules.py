@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.graph_combinators import PROPAGATE
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.lowering import Lowering, by_dtype
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering, by_dtype
 from ampjax.frontend.draft import edge_plans, payload_notes
 from ampjax.frontend.draft.edge_plans import EdgePlan
 from ampjax.frontend.draft.graph_draft import Origin
@@ -16,6 +17,7 @@ from ampjax.frontend.draft.values import Computed, Elements, Static, Value, Want
 from ampjax.frontend.rules.sequence_rules import elements_space
 
 
+@MESSAGE_RULES.of(PROPAGATE)
 def propagate(
     low: Lowering,
     call: Call,
@@ -27,7 +29,7 @@ def propagate(
     n_closed = sum(call.n_closed)
     n_ends = call.options["n_ends"]
     rows = operands[n_closed + n_ends :]
-    nodes = elements_space(rows, call)
+    nodes = elements_space(rows, call.line)
     plan = edge_plans.note_edges(
         low.draft, _edge_plan(operands[n_closed : n_closed + n_ends], nodes, call)
     )

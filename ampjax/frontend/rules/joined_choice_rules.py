@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.lowering import Lowering, by_dtype
+from ampjax.frontend.deduction.joined_calls import SWITCHES
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering, by_dtype
 from ampjax.frontend.deduction.numpy_equations import select
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.decisions import Decision
@@ -22,6 +23,7 @@ from ampjax.ir.state import State
 from ampjax.ir.wires import Wire
 
 
+@MESSAGE_RULES.of(SWITCHES)
 def switches(
     low: Lowering,
     call: Call,

@@ -13,8 +13,9 @@ import jax
 import numpy as np
 
 from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.recursion import RECALL, RECURSE
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.lowering import Lowering, by_dtype
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.reads import Reads
@@ -26,6 +27,7 @@ from ampjax.frontend.rules.sequence_rules import elements_space
 _MEND = "Mend the numbers in the data."
 
 
+@MESSAGE_RULES.of(RECURSE)
 def recurse(
     low: Lowering,
     call: Call,
@@ -37,7 +39,7 @@ def recurse(
     (each,) = call.functions
     (n_closed,) = call.n_closed
     xs = operands[n_closed:]
-    space = elements_space(xs, call)
+    space = elements_space(xs, call.line)
     inner = region.within(space)
     name = space.dimension
     (closed,) = low.closures(
@@ -82,6 +84,7 @@ def recurse(
     return result
 
 
+@MESSAGE_RULES.of(RECALL)
 def recall(
     low: Lowering,
     call: Call,

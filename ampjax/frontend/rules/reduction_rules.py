@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.frontend.combinators.sequences import least
-from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.combinators.sequences import LOGSUMEXP, MAX, SUM, least
+from ampjax.frontend.combinators.tracing import Call, Combinator
+from ampjax.frontend.deduction.joined_calls import REDUCTIONS
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import built_wire
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
@@ -22,47 +23,16 @@ from ampjax.frontend.draft.values import Computed, Elements, Flow, Static, Value
 from ampjax.ir.builders import ragged_builders
 
 
-def total(
+@MESSAGE_RULES.of(SUM, MAX, LOGSUMEXP)
+def reduced(
     low: Lowering,
     call: Call,
     operands: Sequence[Value],
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """Lowers a sum: a group of all elements, and a node that adds up the group."""
-    return _reduce(low, call, operands, region, segment_sum, _column_sum)
-
-
-def largest(
-    low: Lowering,
-    call: Call,
-    operands: Sequence[Value],
-    region: Region,
-    wanted: Wanted,
-) -> list[Any]:
-    """Lowers a maximum: a group of all elements, and a node that compares the group."""
-    return _reduce(low, call, operands, region, _segment_max, _column_max)
-
-
-def log_sum_exp(
-    low: Lowering,
-    call: Call,
-    operands: Sequence[Value],
-    region: Region,
-    wanted: Wanted,
-) -> list[Any]:
-    """Lowers a log-sum-exp: a group of all elements, and a node that computes the logarithm of the sum of exponentials."""
-    return _reduce(low, call, operands, region, _segment_log_sum_exp, _column_log_sum_exp)
-
-
-def _reduce(
-    low: Lowering,
-    call: Call,
-    operands: Sequence[Value],
-    region: Region,
-    segments: Callable[..., Any],
-    column: Callable[..., Any],
-) -> list[Any]:
+    """Lowers a reduction: a group of all elements, and a node that reduces the group; of a column, on the host."""
+    reduction = _REDUCTIONS[call.kind.name]
     done: dict[int, Flow] = {}
     results: list[Any] = []
     for xs, kind in zip(operands, call.results, strict=True):
@@ -81,9 +51,9 @@ def _reduce(
                 Static(
                     Column(
                         outer,
-                        lambda data, v=values, s=space, k=kind: column(v.of(data), s, data).astype(
-                            k.dtype
-                        ),
+                        lambda data, v=values, s=space, k=kind: reduction.column(
+                            v.of(data), s, data
+                        ).astype(k.dtype),
                     )
                 )
             )
@@ -97,12 +67,13 @@ def _reduce(
                 space,
                 region,
                 call,
-                segments,
+                reduction.segments,
             )
         results.append(Computed(done[id(flow)], element.part))
     return results
 
 
+@MESSAGE_RULES.of(REDUCTIONS)
 def several(
     low: Lowering,
     call: Call,
@@ -123,7 +94,7 @@ def several(
                 kind=kinds[i],
                 results=[call.results[i]],
             )
-            (results[i],) = _ALONE[kinds[i]](
+            (results[i],) = reduced(
                 low,
                 one,
                 [xs],
@@ -137,21 +108,21 @@ def several(
         layout = tuple((tuple(kind.shape), str(kind.dtype)) for kind in flow.types)
         each = Segments(
             layout,
-            tuple((kinds[i], part) for i, part in zip(members, parts, strict=True)),
+            tuple((kinds[i].name, part) for i, part in zip(members, parts, strict=True)),
         )
         types = [flow.types[part] for part in parts]
-        name = "_".join(dict.fromkeys(kinds[i] for i in members))
-        reduced = group_and_reduce(
+        name = "_".join(dict.fromkeys(kinds[i].name for i in members))
+        together = group_and_reduce(
             low,
             flow,
             first.space,
             region,
-            replace(call, kind=name),
+            replace(call, kind=Combinator(name)),
             each,
             types,
         )
         for place, i in enumerate(members):
-            results[i] = Computed(reduced, place)
+            results[i] = Computed(together, place)
     return results
 
 
@@ -180,7 +151,7 @@ class Segments:
         values = jax.vmap(lambda row: unpack(row, types))(rows)
         results = []
         for kind, part in self.jobs:
-            results.append(_SEGMENTS[kind](values[part], ids, n))
+            results.append(_REDUCTIONS[kind].segments(values[part], ids, n))
         return jax.vmap(lambda *parts: pack(parts))(*results)
 
 
@@ -205,7 +176,8 @@ def group_and_reduce(
       types: What the results pack; by default what the elements do.
     """
     results = list(types or flow.types)
-    reduced = low.draft.name(call.kind)
+    word = call.kind.name
+    reduced = low.draft.name(word)
     if space.is_ragged:
         return low.draft.control(
             region,
@@ -215,8 +187,8 @@ def group_and_reduce(
         )
     size = space.size
     index = space.index
-    place = payload_notes.place(low.draft, region, call.kind, call.line)
-    together = low.draft.name(f"{call.kind}/group")
+    place = payload_notes.place(low.draft, region, word, call.line)
+    together = low.draft.name(f"{word}/group")
 
     def make() -> Any:
         rows = ragged_builders.group(
@@ -324,5 +296,21 @@ def _column_max(
     return out
 
 
-_ALONE = {"sum": total, "max": largest, "logsumexp": log_sum_exp}
-_SEGMENTS = {"sum": segment_sum, "max": _segment_max, "logsumexp": _segment_log_sum_exp}
+@dataclass(frozen=True)
+class _Reduction:
+    """A reduction of the elements of each sequence.
+
+    Args:
+      segments: `segments(rows, ids, n)`: of messages, as `segment_sum`.
+      column: `column(values, space, data)`: of the host's values for all elements of a space.
+    """
+
+    segments: Callable[[jax.Array, jax.Array, int], jax.Array]
+    column: Callable[[np.ndarray, IndexSpace, Any], np.ndarray]
+
+
+_REDUCTIONS = {
+    SUM.name: _Reduction(segment_sum, _column_sum),
+    MAX.name: _Reduction(_segment_max, _column_max),
+    LOGSUMEXP.name: _Reduction(_segment_log_sum_exp, _column_log_sum_exp),
+}

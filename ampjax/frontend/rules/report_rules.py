@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.reports import METRIC, NODE, OUTPUT
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.equations import Equations, Name, flatten, places_of
 from ampjax.frontend.deduction.known_values import KnownValues
-from ampjax.frontend.deduction.lowering import Lowering, by_dtype
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering, by_dtype
 from ampjax.frontend.deduction.opened_functions import Opened
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import built_wire
@@ -19,6 +20,7 @@ from ampjax.frontend.draft.values import Computed, Elements, LossTerm, Value, Wa
 from ampjax.ir.builders import ragged_builders
 
 
+@MESSAGE_RULES.of(METRIC)
 def metric(
     low: Lowering,
     call: Call,
@@ -40,6 +42,7 @@ def metric(
     return []
 
 
+@MESSAGE_RULES.of(OUTPUT)
 def output(
     low: Lowering,
     call: Call,
@@ -91,6 +94,7 @@ def output(
     return []
 
 
+@MESSAGE_RULES.of(NODE)
 def node(
     low: Lowering,
     call: Call,

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.sequences import COUNT, LENGTH, NUMBERS, SCAN
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Static, Value, Wanted
 from ampjax.frontend.rules.carry_loops import CarryLoop, group_carry
@@ -18,6 +19,7 @@ from ampjax.frontend.rules.first_rounds import begun_apart, first_round
 from ampjax.frontend.rules.foresight import Foresight
 
 
+@MESSAGE_RULES.of(SCAN)
 def scan(
     low: Lowering,
     call: Call,
@@ -32,7 +34,7 @@ def scan(
     closed = operands[:n_closed]
     init = operands[n_closed : n_closed + k]
     xs = operands[n_closed + k :]
-    space = elements_space(xs, call)
+    space = elements_space(xs, call.line)
     inner = region.within(space)
     name = space.dimension
     if space.is_ragged:
@@ -50,18 +52,10 @@ def scan(
         name,
     )
     rows = [x.element for x in xs if isinstance(x, Elements)]
-    ys = {i for i in wanted.values if i >= k}
     if not k:
-        results = low.run(
-            step,
-            [*closed, *rows],
-            inner,
-            Wanted(ys, wanted.losses, wanted.groups),
-        )
-        result = []
-        for r, v in zip(results, step.jaxpr.outvars, strict=True):
-            result.append(as_elements(low, r, v, inner, call))
-        return result
+        needs = Wanted(set(wanted.values), wanted.losses, wanted.groups)
+        results = low.run(step, [*closed, *rows], inner, needs)
+        return _of_elements(low, results, inner, call)
     # The first round is apart where the carry begins with constants, with which the body needs no parameters.
     if (first := first_round(step, closed, init, rows, region, wanted)) is not None:
         return begun_apart(
@@ -73,6 +67,35 @@ def scan(
             space,
             wanted,
         )
+    return _in_rounds(low, call, closed, init, rows, region, inner, wanted)
+
+
+def _in_rounds(
+    low: Lowering,
+    call: Call,
+    closed: Sequence[Value],
+    init: Sequence[Value],
+    rows: Sequence[Value],
+    region: Region,
+    inner: Region,
+    wanted: Wanted,
+) -> list[Any]:
+    """A loop with a carry.
+
+    Args:
+      low: The lowering.
+      call: The loop.
+      closed: What the body closes over, in the space of the elements.
+      init: The carry at the beginning.
+      rows: What each round gets of the sequences.
+      region: Where the loop is.
+      inner: Where the body is.
+      wanted: What of the results is needed.
+    """
+    (step,) = call.functions
+    k = len(init)
+    space = inner.space
+    # Each part of the carry goes round in a loop of its own: Phi before the body.
     types = [variable.aval for variable in step.jaxpr.outvars[:k]]
     ahead = Foresight(region.space, space, call.options["reverse"])
     loops = []
@@ -81,33 +104,37 @@ def scan(
     carry: dict[int, Value] = {}
     for loop in loops:
         carry |= loop.carry
-    # Results that go on in one wire are computed by one node, if they can be; their order stays.
+    # The body. Results that go on in one wire are computed by one node, if they can be; their order stays.
     packed = [loop.own.members for loop in loops if loop.own.nodes is None]
-    needs = Wanted(set(range(k)) | ys, wanted.losses, packed)
-    results = low.run(
-        step,
-        [
-            *closed,
-            *(carry[i] for i in range(k)),
-            *rows,
-        ],
-        inner,
-        needs,
-    )
+    values = set(range(k)) | set(wanted.values)
+    needs = Wanted(values, wanted.losses, packed)
+    carried = [carry[i] for i in range(k)]
+    results = low.run(step, [*closed, *carried, *rows], inner, needs)
+    # A Cond behind the body closes each loop, and lets the last carry out.
     final: dict[int, Value] = {}
     for loop in loops:
         last = loop.close(results)
         if any(i in wanted.values for i in loop.own.members):
             final |= last
-    out = []
-    for r, v in zip(results, step.jaxpr.outvars, strict=True):
-        out.append(as_elements(low, r, v, inner, call))
-    return [
-        *(final.get(i) for i in range(k)),
-        *out[k:],
-    ]
+    out = _of_elements(low, results, inner, call)
+    return [*(final.get(i) for i in range(k)), *out[k:]]
 
 
+def _of_elements(
+    low: Lowering,
+    results: Sequence[Any],
+    inner: Region,
+    call: Call,
+) -> list[Any]:
+    """The results of a loop's body as sequences; None where no result is wanted."""
+    (step,) = call.functions
+    sequences = []
+    for value, variable in zip(results, step.jaxpr.outvars, strict=True):
+        sequences.append(as_elements(low, value, variable, inner, call))
+    return sequences
+
+
+@MESSAGE_RULES.of(COUNT)
 def count(
     low: Lowering,
     call: Call,
@@ -136,6 +163,7 @@ def count(
     return [_numbers_in(space)]
 
 
+@MESSAGE_RULES.of(NUMBERS)
 def numbers(
     low: Lowering,
     call: Call,
@@ -144,7 +172,7 @@ def numbers(
     wanted: Wanted,
 ) -> list[Any]:
     """The numbers of the elements of a sequence, in the space of its elements."""
-    return [_numbers_in(elements_space(operands, call))]
+    return [_numbers_in(elements_space(operands, call.line))]
 
 
 def _numbers_in(space: IndexSpace) -> Elements:
@@ -154,6 +182,7 @@ def _numbers_in(space: IndexSpace) -> Elements:
     )
 
 
+@MESSAGE_RULES.of(LENGTH)
 def length(
     low: Lowering,
     call: Call,
@@ -179,7 +208,7 @@ def length(
     ]
 
 
-def elements_space(xs: Sequence[Value], call: Call) -> IndexSpace:
+def elements_space(xs: Sequence[Value], line: str) -> IndexSpace:
     """The space of the elements of sequences that are gone through together.
 
     Raises:
@@ -189,12 +218,7 @@ def elements_space(xs: Sequence[Value], call: Call) -> IndexSpace:
     if spaces[0] is None or any(space is not spaces[0] for space in spaces):
         fix = "Go through the instance's sequences, or what `map`, `scan` or `fold_tree` gave."
         raise GraphError(
-            call.line, "sequences with the same elements", f"{', '.join(map(str, spaces))}", fix
-        )
-    if spaces[0].is_ragged and call.kind in ("fold", "scan_tree"):
-        fix = "Give the graph's nodes and the tree's dimensions of different names."
-        raise GraphError(
-            call.line, "a dimension of its own for the nodes of a tree", "the nodes of a graph", fix
+            line, "sequences with the same elements", f"{', '.join(map(str, spaces))}", fix
         )
     return spaces[0]
 

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.sequences import TAKE
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_IT
-from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import NodeNote
@@ -31,6 +32,7 @@ from ampjax.frontend.rules.carry_loops import leave
 from ampjax.frontend.rules.reduction_rules import group_and_reduce, segment_sum
 
 
+@MESSAGE_RULES.of(TAKE)
 def take(
     low: Lowering,
     call: Call,

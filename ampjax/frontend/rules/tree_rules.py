@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ampjax.errors import GraphError
 from ampjax.frontend.combinators.structures import check_trees
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.combinators.tree_combinators import wrong_arity
-from ampjax.frontend.deduction.lowering import Lowering, by_dtype
+from ampjax.frontend.combinators.tree_combinators import FOLD, SCAN_TREE, wrong_arity
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import built_wire
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
@@ -42,7 +43,15 @@ class TreeFields:
         arity: int | None,
         call: Call,
     ):
-        self.space = elements_space([parent, side], call)
+        self.space = elements_space([parent, side], call.line)
+        if self.space.is_ragged:
+            fix = "Give the graph's nodes and the tree's dimensions of different names."
+            raise GraphError(
+                call.line,
+                "a dimension of its own for the nodes of a tree",
+                "the nodes of a graph",
+                fix,
+            )
         assert isinstance(parent, Elements) and isinstance(side, Elements)
         assert isinstance(parent.element, Static) and isinstance(side.element, Static)
         self._parent = parent.element.column
@@ -138,6 +147,7 @@ class TreeFields:
         return n
 
 
+@MESSAGE_RULES.of(FOLD)
 def fold(
     low: Lowering,
     call: Call,
@@ -235,6 +245,7 @@ def fold(
     ]
 
 
+@MESSAGE_RULES.of(SCAN_TREE)
 def scan(
     low: Lowering,
     call: Call,

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.branches import READ, WHILE
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_IT
 from ampjax.frontend.deduction.equations import calls
-from ampjax.frontend.deduction.lowering import Lowering, by_dtype
+from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.decisions import Decision
 from ampjax.frontend.draft.index_spaces import Region
@@ -29,6 +30,7 @@ from ampjax.frontend.rules.carry_loops import leave
 from ampjax.ir.state import State
 
 
+@MESSAGE_RULES.of(WHILE)
 def while_loop(
     low: Lowering,
     call: Call,
@@ -344,7 +346,7 @@ def _read_answer(
     call: Call,
 ) -> Computed:
     """Reads the test's answer as a number. One round's answer may follow from the instance, or be constant, while other rounds' do not."""
-    reads = any(used.kind == "read" for used in calls(call.functions[0].jaxpr))
+    reads = any(used.kind == READ for used in calls(call.functions[0].jaxpr))
     if reads and isinstance(answer, Static | Constant):
         (known,) = low.pack_values(
             [answer],

@@ -12,6 +12,7 @@ import numpy as np
 from ampjax.frontend.batch_rules.sequence_steps import mapped, of_elements, scan, sequences
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import SequenceRule, Value
+from ampjax.frontend.combinators.sequences import SCAN
 from ampjax.frontend.combinators.tracing import Call, trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
@@ -138,7 +139,7 @@ def accumulated(
     )
     options = {"n_carry": 1, "reverse": source.params["reverse"]}
     call = Call(
-        "scan",
+        SCAN,
         [one, kind],
         (traced,),
         (0,),
@@ -173,7 +174,7 @@ def by_element(
     if found:
         space = elements_space(
             found,
-            Call(equation.source.primitive.name, [], line=equation.line),
+            equation.line,
         )
     else:
         space = body.low.lengths.space(

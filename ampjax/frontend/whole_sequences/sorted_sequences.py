@@ -12,7 +12,6 @@ import numpy as np
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, filled_rows, taken
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
-from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.long_axes import element_type
@@ -34,7 +33,7 @@ def sort(
         return None
     space = elements_space(
         values,
-        Call("sort", [], line=equation.line),
+        equation.line,
     )
     inner = body.inside(space)
     parents = body.parents(space)

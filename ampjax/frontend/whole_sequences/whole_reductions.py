@@ -16,7 +16,7 @@ from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.blocks.block_reductions import block_reduction
 from ampjax.frontend.combinators.sequences import least
-from ampjax.frontend.combinators.tracing import Call, trace
+from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.long_axes import element_type, is_sequence, long_axis, without_axis
 from ampjax.frontend.draft.values import Elements
@@ -87,7 +87,7 @@ def contracted(
         return None
     space = elements_space(
         values,
-        Call("dot_general", [], line=equation.line),
+        equation.line,
     )
     numbers = (
         without_axis(

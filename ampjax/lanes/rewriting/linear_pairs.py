@@ -70,7 +70,11 @@ class FloatParts(NamedTuple):
     of_args: list[int]
     of_results: list[int]
 
-    def of(self, function: Callable[..., Sequence[Any]], args: Sequence[Any]) -> Any:
+    def of(
+        self,
+        function: Callable[..., Sequence[Any]],
+        args: Sequence[Any],
+    ) -> Any:
         """Returns a function of such arguments alone, to such results.
 
         Args:
@@ -123,8 +127,13 @@ def changes_by_pair(
         [i for i, x in enumerate(results) if is_inexact(x.dtype)],
     )
 
-    def forward(given: Sequence[Any], changes: Sequence[Any]) -> Sequence[Any]:
-        return jax.jvp(parts.of(function, given), parts.own(given), tuple(changes))[1]
+    def forward(
+        given: Sequence[Any],
+        changes: Sequence[Any],
+    ) -> Sequence[Any]:
+        floats = parts.of(function, given)
+        _, found = jax.jvp(floats, parts.own(given), tuple(changes))
+        return found
 
     found = linear_pair(
         forward,
@@ -133,13 +142,20 @@ def changes_by_pair(
         parts.own(tangents),
         [results[i] for i in parts.of_results],
     )
-    changes: list[Any] = [np.zeros(x.shape, jax.dtypes.float0) for x in results]
+    changes: list[Any] = []
+    for x in results:
+        changes.append(np.zeros(x.shape, jax.dtypes.float0))
     for i, change in zip(parts.of_results, found, strict=True):
         changes[i] = change
     return changes
 
 
-def _run(*args: Any, function: Linear, n_given: int, **_: Any) -> list[Any]:
+def _run(
+    *args: Any,
+    function: Linear,
+    n_given: int,
+    **_: Any,
+) -> list[Any]:
     return list(
         function(
             args[:n_given],
@@ -178,7 +194,8 @@ def derivative(
       tangents: Their changes.
     """
     with _differentiated():
-        return jax.jvp(function, tuple(primals), tuple(tangents))[1]
+        _, found = jax.jvp(function, tuple(primals), tuple(tangents))
+        return found
 
 
 @contextmanager
@@ -263,7 +280,8 @@ def _batch(
             if mapped
             else x
         )
-    size = moved[is_mapped.index(True)].shape[0]
+    first = is_mapped.index(True)
+    size = moved[first].shape[0]
     of_given = tuple(0 if mapped else None for mapped in is_mapped[:n_given])
     linear = []
     for x, mapped in zip(moved[n_given:], is_mapped[n_given:], strict=True):
@@ -286,10 +304,16 @@ def _batch(
     return found, [0] * len(found)
 
 
-def _mapped(function: Linear, of_given: tuple[int | None, ...]) -> Linear:
+def _mapped(
+    function: Linear,
+    of_given: tuple[int | None, ...],
+) -> Linear:
     """A function under `vmap`."""
 
-    def mapped(given: Sequence[Any], linear: Sequence[Any]) -> Sequence[Any]:
+    def mapped(
+        given: Sequence[Any],
+        linear: Sequence[Any],
+    ) -> Sequence[Any]:
         each = lambda given, linear: list(
             function(
                 given,

@@ -19,7 +19,13 @@ from jax.custom_batching import custom_vmap
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from ampjax.jaxprs.primitives import CUSTOM_CALLS, REMATERIALIZED, bind, evaluate, inner, opened
-from ampjax.lanes.rewriting.replaced_equations import Run, Values, in_place, with_replaced
+from ampjax.lanes.rewriting.replaced_equations import (
+    Run,
+    Values,
+    in_place,
+    type_of_argument,
+    with_replaced,
+)
 from ampjax.lanes.rewriting.row_writes import COMBINED, is_written_by_rows, write_rows
 
 SWITCH = "AMPJAX_ONE_KERNEL"
@@ -48,7 +54,10 @@ _ALLOWED = frozenset(_OPERATIONS.split())
 """Operations of StableHLO that were tried in one kernel."""
 
 
-def in_one_kernel(function: Callable[..., Any], *args: Any) -> Any:
+def in_one_kernel(
+    function: Callable[..., Any],
+    *args: Any,
+) -> Any:
     """Computes a function in one kernel.
 
     Args:
@@ -58,30 +67,35 @@ def in_one_kernel(function: Callable[..., Any], *args: Any) -> Any:
     Returns:
       What the function returns; None if it is better left to XLA.
     """
-    is_tried = jax.__version_info__ < NEWEST and jax.default_backend() == "cpu"
+    is_known = jax.__version_info__ < NEWEST
+    is_tried = is_known and jax.default_backend() == "cpu"
     if not is_tried or os.environ.get(SWITCH) == "0":
         return None
     traced, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     given = jax.tree.leaves(args)
     body, values = opened(traced)
-    if any(_has_large(each) for eqn in body.eqns for each in inner(eqn)):
-        return None
+    for eqn in body.eqns:
+        if any(map(_has_large, inner(eqn))):
+            return None
     operands = [*values, *given]
     n = len(values)
 
     @jax.jit
     def compute(*operands: Any) -> Values:
-        return [*with_replaced(body, operands[:n], operands[n:], _RULES), *operands]
+        results = with_replaced(body, operands[:n], operands[n:], _RULES)
+        return [*results, *operands]
 
     # equations inside would inherit the attributes of the call, so they get others
     with set_xla_metadata(**_INSIDE):
-        call, constants = opened(jax.make_jaxpr(compute)(*operands))
+        whole = jax.make_jaxpr(compute)(*operands)
+        call, constants = opened(whole)
         # here it is the same trace
         can_be_one = _can_be_one(compute, operands)
     if not can_be_one:
         return None
     structure = jax.tree.structure(shape)
-    results = _kernel(compute, call, constants)(*operands)
+    kernel = _kernel(compute, call, constants)
+    results = kernel(*operands)
     return jax.tree.unflatten(structure, results[: structure.num_leaves])
 
 
@@ -92,12 +106,16 @@ def _has_large(jaxpr: Any) -> bool:
             width = getattr(var.aval.dtype, "itemsize", 8)
             if width * math.prod(var.aval.shape) > LARGE:
                 return True
-        if any(_has_large(each) for each in inner(eqn)):
+        if any(map(_has_large, inner(eqn))):
             return True
     return False
 
 
-def _kernel(compute: Any, call: Any, constants: Sequence[Any]) -> Callable[..., Any]:
+def _kernel(
+    compute: Any,
+    call: Any,
+    constants: Sequence[Any],
+) -> Callable[..., Any]:
     """A function as one kernel; under `jax.vmap`, which brings other operations, the plain function.
 
     Args:
@@ -116,17 +134,30 @@ def _kernel(compute: Any, call: Any, constants: Sequence[Any]) -> Callable[..., 
         return list(lax.optimization_barrier(results))
 
     @run.def_vmap
-    def _(size: int, is_batched: Sequence[bool], *operands: Any) -> tuple[Values, list[bool]]:
+    def _(
+        size: int,
+        is_batched: Sequence[bool],
+        *operands: Any,
+    ) -> tuple[Values, list[bool]]:
         axes = [0 if batched else None for batched in is_batched]
-        results = jax.vmap(compute, in_axes=tuple(axes), axis_size=size)(*operands)
+        together = jax.vmap(
+            compute,
+            in_axes=tuple(axes),
+            axis_size=size,
+        )
+        results = together(*operands)
         return results, [True] * len(results)
 
     return run
 
 
-def _call(eqn: Any, operands: list[Any]) -> list[Any]:
+def _call(
+    eqn: Any,
+    operands: list[Any],
+) -> list[Any]:
     """The results of a call, under the settings of here."""
-    return eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
+    params = eqn.primitive.get_bind_params(eqn.params)
+    return eqn.primitive.bind(*operands, **params)
 
 
 def _can_be_one(compute: Any, operands: Sequence[Any]) -> bool:
@@ -134,39 +165,63 @@ def _can_be_one(compute: Any, operands: Sequence[Any]) -> bool:
     types = []
     for x in operands:
         aval = jax.typeof(x)
-        types.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type))
+        types.append(type_of_argument(aval))
     text = compute.lower(*types).as_text()
     return set(_OPERATION.findall(text)) <= _ALLOWED
 
 
-def _written(eqn: Any, values: Values, run: Run) -> Sequence[Any]:
+def _written(
+    eqn: Any,
+    values: Values,
+    run: Run,
+) -> Sequence[Any]:
     if not is_written_by_rows(eqn):
         return bind(eqn, values)
     return [write_rows(eqn, values)]
 
 
-def _multiplied(eqn: Any, values: Values, run: Run) -> Sequence[Any]:
+def _multiplied(
+    eqn: Any,
+    values: Values,
+    run: Run,
+) -> Sequence[Any]:
     (contracted, _), _ = eqn.params["dimension_numbers"]
     shape = eqn.invars[0].aval.shape
     n = math.prod(shape[axis] for axis in contracted)
-    if n * math.prod(eqn.outvars[0].aval.shape) > MOST_PRODUCTS:
+    n_results = math.prod(eqn.outvars[0].aval.shape)
+    if n * n_results > MOST_PRODUCTS:
         return bind(eqn, values)
     return [_as_sum(eqn, *values)]
 
 
-def _as_sum(eqn: Any, a: Any, b: Any) -> Any:
+def _as_sum(
+    eqn: Any,
+    a: Any,
+    b: Any,
+) -> Any:
     """A matrix product as a sum of products."""
     (of_a, of_b), (shared_a, shared_b) = eqn.params["dimension_numbers"]
     out = eqn.outvars[0].aval
-    own_a = [axis for axis in range(a.ndim) if axis not in (*of_a, *shared_a)]
-    own_b = [axis for axis in range(b.ndim) if axis not in (*of_b, *shared_b)]
+    own_a = _other_axes(a, [*of_a, *shared_a])
+    own_b = _other_axes(b, [*of_b, *shared_b])
     # axes: shared, those of a alone, those of b alone, summed
-    a = a.transpose(*shared_a, *own_a, *of_a).astype(out.dtype)
-    b = b.transpose(*shared_b, *own_b, *of_b).astype(out.dtype)
-    a = jnp.expand_dims(a, [len(shared_a) + len(own_a) + i for i in range(len(own_b))])
-    b = jnp.expand_dims(b, [len(shared_b) + i for i in range(len(own_a))])
-    summed = tuple(range(out.ndim, out.ndim + len(of_a)))
-    return jnp.sum(a * b, axis=summed, dtype=out.dtype)
+    a = a.transpose(*shared_a, *own_a, *of_a)
+    b = b.transpose(*shared_b, *own_b, *of_b)
+    a = a.astype(out.dtype)
+    b = b.astype(out.dtype)
+    n_shared = len(shared_a)
+    behind_a = n_shared + len(own_a)
+    behind_b = behind_a + len(own_b)
+    a = jnp.expand_dims(a, [*range(behind_a, behind_b)])
+    b = jnp.expand_dims(b, [*range(n_shared, behind_a)])
+    product = a * b
+    summed = tuple(range(out.ndim, product.ndim))
+    return jnp.sum(product, axis=summed, dtype=out.dtype)
+
+
+def _other_axes(array: Any, axes: Sequence[int]) -> list[int]:
+    """The axes of an array beside some."""
+    return [axis for axis in range(array.ndim) if axis not in axes]
 
 
 _RULES = {

@@ -71,7 +71,10 @@ def with_replaced(
         body, constants = opened(jaxpr)
         return with_replaced(body, constants, args, rules)
 
-    def results(eqn: Any, values: list[Any]) -> Sequence[Any]:
+    def results(
+        eqn: Any,
+        values: list[Any],
+    ) -> Sequence[Any]:
         name = eqn.primitive.name
         rule = rules.get(name) or _INSIDE.get(name)
         if rule is None or not _is_or_holds(eqn, rules):
@@ -145,10 +148,27 @@ def with_loops(
       Values of its outputs.
     """
 
-    def rule(eqn: Any, values: Values, run: Run) -> Sequence[Any]:
+    def rule(
+        eqn: Any,
+        values: Values,
+        run: Run,
+    ) -> Sequence[Any]:
         return replacement(_loop(eqn, run), *while_parts(eqn, values))
 
     return with_replaced(jaxpr, constants, args, {"while": rule})
+
+
+def type_of_argument(aval: Any) -> Any:
+    """The type of an argument, for `jax.make_jaxpr`.
+
+    Args:
+      aval: The argument's abstract value.
+    """
+    return jax.ShapeDtypeStruct(
+        aval.shape,
+        aval.dtype,
+        weak_type=aval.weak_type,
+    )
 
 
 def _loop(eqn: Any, run: Run) -> WhileLoop:
@@ -173,11 +193,19 @@ def _typed(values: Values, atoms: Sequence[Any]) -> Values:
     return found
 
 
-def _while(eqn: Any, values: Values, run: Run) -> Values:
+def _while(
+    eqn: Any,
+    values: Values,
+    run: Run,
+) -> Values:
     return _loop(eqn, run).plain(*while_parts(eqn, values))
 
 
-def _scan(eqn: Any, values: Values, run: Run) -> Values:
+def _scan(
+    eqn: Any,
+    values: Values,
+    run: Run,
+) -> Values:
     closed, init, rows = scan_parts(eqn, values)
     n = len(init)
 
@@ -196,17 +224,29 @@ def _scan(eqn: Any, values: Values, run: Run) -> Values:
     return [*carry, *stacked]
 
 
-def _cond(eqn: Any, values: Values, run: Run) -> Values:
+def _cond(
+    eqn: Any,
+    values: Values,
+    run: Run,
+) -> Values:
     branches = [partial(_varargs, run, branch) for branch in eqn.params["branches"]]
     which, *operands = values
     return lax.switch(which, branches, *operands)
 
 
-def _varargs(run: Run, jaxpr: Any, *args: Any) -> Values:
+def _varargs(
+    run: Run,
+    jaxpr: Any,
+    *args: Any,
+) -> Values:
     return run(jaxpr, list(args))
 
 
-def in_place(eqn: Any, values: Values, run: Run) -> Values:
+def in_place(
+    eqn: Any,
+    values: Values,
+    run: Run,
+) -> Values:
     """Computes the results of a call by the equations inside.
 
     Args:
@@ -217,11 +257,19 @@ def in_place(eqn: Any, values: Values, run: Run) -> Values:
     return run(called(eqn), values)
 
 
-def _of_vmap(eqn: Any, values: Values, run: Run) -> Values:
+def _of_vmap(
+    eqn: Any,
+    values: Values,
+    run: Run,
+) -> Values:
     return run(eqn.params["call"], values)
 
 
-def _rematerialized(eqn: Any, values: Values, run: Run) -> Values:
+def _rematerialized(
+    eqn: Any,
+    values: Values,
+    run: Run,
+) -> Values:
     again = jax.checkpoint(
         partial(_varargs, run, called(eqn)),
         prevent_cse=eqn.params["prevent_cse"],

@@ -12,7 +12,11 @@ from jax import lax
 MOST_ROWS = 1024
 """Rows of one write, up to which it is a loop."""
 
-COMBINED = {"scatter": lambda old, new: new, "scatter-add": jnp.add, "scatter_add": jnp.add}
+COMBINED = {
+    "scatter": lambda old, new: new,
+    "scatter-add": jnp.add,
+    "scatter_add": jnp.add,
+}
 """By primitive, what is written where a row was."""
 
 
@@ -24,7 +28,9 @@ def is_written_by_rows(eqn: Any) -> bool:
     """
     if eqn.primitive.name not in COMBINED:
         return False
-    return int(np.prod(eqn.invars[1].aval.shape[:-1])) <= MOST_ROWS
+    places = eqn.invars[1].aval
+    n_rows = int(np.prod(places.shape[:-1]))
+    return n_rows <= MOST_ROWS
 
 
 def write_rows(eqn: Any, operands: Sequence[Any]) -> Any:
@@ -37,7 +43,7 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> Any:
     Returns:
       The array with the rows.
     """
-    array, places, rows = [jnp.asarray(x) for x in operands]
+    array, places, rows = map(jnp.asarray, operands)
     numbers = eqn.params["dimension_numbers"]
     batch = places.shape[:-1]
     n = int(np.prod(batch))
@@ -56,7 +62,8 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> Any:
 
     def write(i: Any, array: Any) -> Any:
         start = starts[i]
-        is_inside = jnp.all((start >= 0) & (start <= limits))
+        fits = (start >= 0) & (start <= limits)
+        is_inside = jnp.all(fits)
         at = list(jnp.clip(start, 0, limits))
         old = lax.dynamic_slice(array, at, sizes)
         new = combine(old, rows[i])
@@ -75,11 +82,14 @@ def _starts(
 ) -> Any:
     """`[n, rank]`: where each row begins."""
     n = len(places)
-    columns: list[Any] = [jnp.zeros(n, jnp.int32)] * rank
+    first = jnp.zeros(n, jnp.int32)
+    columns: list[Any] = [first] * rank
     for k, axis in enumerate(numbers.scatter_dims_to_operand_dims):
-        columns[axis] = places[:, k].astype(jnp.int32)
+        numbers_here = places[:, k]
+        columns[axis] = numbers_here.astype(jnp.int32)
     # an axis that the array and the places share has the place's own position on it
-    positions = np.indices(batch, np.int32).reshape(len(batch), n)
+    positions = np.indices(batch, np.int32)
+    positions = positions.reshape(len(batch), n)
     for axis, shared in zip(
         numbers.operand_batching_dims,
         numbers.scatter_indices_batching_dims,
@@ -100,5 +110,8 @@ def _windows(
     others = [axis for axis in range(rows.ndim) if axis not in window]
     lengths = iter([rows.shape[axis] for axis in window])
     alone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-    sizes = [1 if axis in alone else next(lengths) for axis in range(array.ndim)]
-    return rows.transpose(*others, *window).reshape(n, *sizes), sizes
+    sizes = []
+    for axis in range(array.ndim):
+        sizes.append(1 if axis in alone else next(lengths))
+    in_front = rows.transpose(*others, *window)
+    return in_front.reshape(n, *sizes), sizes

@@ -12,7 +12,14 @@ from typing import Any
 import jax
 
 from ampjax.jaxprs.primitives import CUSTOM_CALLS, bind, inner, opened
-from ampjax.lanes.rewriting.replaced_equations import Run, Values, holds, in_place, with_replaced
+from ampjax.lanes.rewriting.replaced_equations import (
+    Run,
+    Values,
+    holds,
+    in_place,
+    type_of_argument,
+    with_replaced,
+)
 
 LOOKS = ("unvmap_all", "unvmap_any", "unvmap_max")
 """Primitives that join the values of all elements."""
@@ -47,17 +54,24 @@ def run_alone(
     """
     kept = set(_choices_of_host(jaxpr))
 
-    def rule(eqn: Any, values: Values, run: Run) -> Sequence[Any]:
+    def rule(
+        eqn: Any,
+        values: Values,
+        run: Run,
+    ) -> Sequence[Any]:
         if eqn.outvars[0] in kept:
             return bind(eqn, values)
 
         def compute(*operands: Any) -> Values:
             found = eqn.primitive.impl(*operands, **eqn.params)
-            return list(found) if eqn.primitive.multiple_results else [found]
+            if eqn.primitive.multiple_results:
+                return list(found)
+            return [found]
 
         # what the primitive does without `jax.vmap` may hold more of such equations
         inside = jax.make_jaxpr(compute)(*values)
-        kept.update(_choices_of_host(opened(inside)[0]))
+        body, _ = opened(inside)
+        kept.update(_choices_of_host(body))
         return run(inside, values)
 
     rules = {
@@ -74,11 +88,13 @@ def alone(jaxpr: Any) -> Any:
       jaxpr: The open jaxpr.
     """
     n = len(jaxpr.constvars)
-    types = []
-    for var in (*jaxpr.constvars, *jaxpr.invars):
-        aval = var.aval
-        types.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type))
-    return jax.make_jaxpr(lambda *args: run_alone(jaxpr, args[:n], args[n:]))(*types)
+    inputs = [*jaxpr.constvars, *jaxpr.invars]
+    types = [type_of_argument(var.aval) for var in inputs]
+
+    def run(*args: Any) -> Values:
+        return run_alone(jaxpr, args[:n], args[n:])
+
+    return jax.make_jaxpr(run)(*types)
 
 
 def calls_host_once(eqn: Any) -> bool:
@@ -87,18 +103,22 @@ def calls_host_once(eqn: Any) -> bool:
     Args:
       eqn: The equation.
     """
-    if eqn.primitive.name == "pure_callback" and eqn.params["vmap_method"] is None:
-        return True
-    return any(calls_host_once(each) for body in inner(eqn) for each in body.eqns)
+    if eqn.primitive.name == "pure_callback":
+        method = eqn.params["vmap_method"]
+        if method is None:
+            return True
+    inside = [each for body in inner(eqn) for each in body.eqns]
+    return any(map(calls_host_once, inside))
 
 
 def _choices_of_host(jaxpr: Any) -> Iterator[Any]:
     """Yields variables of looks that choose whether the host is called for all: variables that only such calls read."""
     for look in jaxpr.eqns:
         if look.primitive.name in LOOKS:
-            readers = list(_readers(jaxpr, look.outvars[0]))
-            if readers and all(calls_host_once(eqn) for eqn in readers):
-                yield look.outvars[0]
+            (told, *_) = look.outvars
+            readers = list(_readers(jaxpr, told))
+            if readers and all(map(calls_host_once, readers)):
+                yield told
         for body in inner(look):
             yield from _choices_of_host(body)
 

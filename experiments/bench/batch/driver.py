@@ -18,6 +18,7 @@ from rich.table import Table
 
 import ampjax as amp
 from ampjax.errors import SettingsError
+from ampjax.frontend.batched import Batched
 from ampjax.utils.text_tables import compact
 from experiments.bench.batch import (
     alignment,
@@ -323,7 +324,7 @@ def measured(name: str, work: Work, options: BatchBench) -> dict[str, Any]:
     }
 
 
-def mean_of(batched: amp.Batched) -> Callable[[Any, Any], jax.Array]:
+def mean_of(batched: Batched) -> Callable[[Any, Any], jax.Array]:
     """The mean loss of a batch, of parameters and the batch.
 
     Args:
@@ -337,7 +338,7 @@ def mean_of(batched: amp.Batched) -> Callable[[Any, Any], jax.Array]:
     return loss
 
 
-def _packing(batched: amp.Batched, work: Work, rounds: int) -> dict[str, float]:
+def _packing(batched: Batched, work: Work, rounds: int) -> dict[str, float]:
     """The time of packing, medians: milliseconds for the batch, microseconds a row for a larger batch."""
     n = -(-LARGE // work.n_rows)
     larger = [*work.examples] * n

@@ -7,6 +7,7 @@ import pytest
 
 import ampjax as amp
 from ampjax.errors import DataError, GraphError
+from ampjax.frontend.batches.ragged_results import RaggedRows
 
 SPEC = {"x": "float32[n,2]", "words": "int32[n]", "chars": "int32[n,c]", "k": "int32[]"}
 LENGTHS = (3, 0, 5, 1)
@@ -426,7 +427,7 @@ def test_sequences_come_back_as_values_and_lengths():
 
     batched = amp.vmap(lengthy, SPEC, params=PARAMS)
     found = batched(PARAMS, batched.pack(EXAMPLES, size=6))
-    assert isinstance(found["rows"], amp.RaggedRows) and found["rows"].lengths[0].tolist() == [
+    assert isinstance(found["rows"], RaggedRows) and found["rows"].lengths[0].tolist() == [
         *LENGTHS,
         0,
         0,
