@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from ampjax.frontend.batches.programs_of_rows import (
     Slot,
     View,
     derived_if,
+    run_again,
     run_block,
     sheltered,
 )
@@ -344,8 +346,14 @@ class Body:
             Opened(equations, results, known),
         )
         steps = _Equations(self, host, env)
-        for equation in needed(equations, results):
-            steps.add(equation)
+        wanted = needed(equations, results)
+        for call, part in groupby(wanted, lambda equation: equation.place.rematerialized):
+            together = [*part]
+            if call is None:
+                for equation in together:
+                    steps.add(equation)
+            else:
+                steps.add_again(call, together, _read_elsewhere(wanted, results, together))
         steps.end(results)
         return [steps.value(atom) for atom in results]
 
@@ -471,6 +479,35 @@ class _Equations:
             self._compute(equation)
         self._lengths.see(equation, [self.value(name) for name in equation.outputs])
 
+    def add_again(
+        self,
+        call: Any,
+        equations: Sequence[Equation],
+        given: Sequence[Name],
+    ) -> None:
+        """Adds the steps of a function under `jax.checkpoint`, as a block whose values the backward pass computes again.
+
+        Args:
+          call: The call of the function.
+          equations: Its equations.
+          given: Which of their results others read.
+        """
+        body = self._body
+        inner = Block(body.block)
+        self._body = Body(body.low, inner, body.room, body.is_sure)
+        for equation in equations:
+            self.add(equation)
+        self._body = body
+        outputs: list[Rows] = []
+        for name in given:
+            _note_outputs(self.value(name), inner, outputs)
+        for report in inner.reports:
+            for value in report.values:
+                _note_outputs(value, inner, outputs)
+        body.block.reports += inner.reports
+        settings = {name: call.params[name] for name in ("prevent_cse", "policy")}
+        body.block.add(outputs, lambda run: run_again(run, inner, outputs, settings))
+
     def end(self, results: Sequence[Atom]) -> None:
         """Notes the results of the function."""
         self._lengths.end(results)
@@ -591,6 +628,28 @@ def _is_known(value: Value) -> bool:
     if isinstance(value, Elements):
         return _is_known(value.element)
     return isinstance(value, Static | Constant)
+
+
+def _read_elsewhere(
+    equations: Sequence[Equation],
+    results: Sequence[Atom],
+    some: Sequence[Equation],
+) -> list[Name]:
+    """Lists the results of some equations that other equations read, or that a function gives.
+
+    Args:
+      equations: All equations.
+      results: What the function gives.
+      some: Some of the equations.
+    """
+    read: set[Atom] = set(results)
+    for equation in equations:
+        if equation not in some:
+            read.update(equation.inputs)
+    found = []
+    for equation in some:
+        found += [name for name in equation.outputs if name in read]
+    return found
 
 
 def _note_outputs(
