@@ -229,12 +229,13 @@ class Batched:
     def batches(
         self,
         examples: Sequence[Any],
-        size: int = 64,
+        size: int | None = None,
         seed: int | None = 0,
         *,
         by_size: bool = False,
         parts: int | None = None,
         labels: bool = True,
+        like: Batch | None = None,
     ) -> EpochBatches[Batch]:
         """An epoch of packed batches, each of which is packed in a thread while the one before is used.
 
@@ -243,11 +244,13 @@ class Batched:
 
         Args:
           examples: The examples, as the spec says. They are read here, so later changes don't matter.
-          size: How many examples a batch has.
+          size: How many examples a batch has: 64 by default, or as many as `like` has rows.
           seed: Of the order, another one for each epoch; None takes examples in their order.
           by_size: Whether a batch has examples of about the same size, so that fewer rows are filled up; which batch comes when is random.
           parts: Deals each batch out to so many of equal shapes, as `pack` does; `size` is that of a part.
           labels: As for `pack`.
+          like: An earlier batch of this function, such as the latest one of an epoch before: all batches have its shapes, so that nothing is compiled
+            again. If some do not fit, all have one larger shape, with room for a quarter more. None as for the first epoch.
 
         Returns:
           The batches: `for batch in batches`, and `len(batches)`. Each loop over them is the same epoch.
@@ -259,6 +262,11 @@ class Batched:
         program = self._known("batches")
         self._require_count("size", size)
         self._require_count("parts", parts)
+        sizes = None if like is None else _sizes_of(f"{self!r}, like", program, like)
+        if like is not None and parts is None and like.weights.ndim > 1:
+            parts = len(like.weights)
+        if size is None:
+            size = 64 if like is None else like.weights.shape[-1]
         is_seed = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
         if seed is not None and not is_seed:
             fix = "Give the number of the epoch, or None for the order of the examples."
@@ -268,6 +276,11 @@ class Batched:
         columns = Columns(self._leaves, given, labels)
         n_elements = columns.n_elements()
         n_each = size * (parts or 1)
+        if sizes is not None:
+            groups = epoch_groups(n_elements, n_each, seed, by_size)
+            shapes = BatchShapes(program, size, parts or 1)
+            packed = self._packed(program, columns, shapes, groups, parts is not None, sizes)
+            return packed.epoch(groups)
         key = (program, size, by_size, parts, labels)
         shapes = self._shapes.get(key, examples)
         if shapes is None:
@@ -310,11 +323,14 @@ class Batched:
         shapes: BatchShapes,
         groups: Sequence[np.ndarray] | None,
         is_stacked: bool = False,
+        sizes: Sizes | None = None,
     ) -> PackedData:
-        """A data set in batches: its numbers are checked, and shapes found from some groups."""
+        """A data set in batches: its numbers are checked, and shapes found from some groups, or from an earlier batch's sizes."""
         with jax.ensure_compile_time_eval():  # also where what calls it is traced
             program.check(columns.as_read())
-            if groups is not None:
+            if groups is not None and sizes is not None:
+                shapes.find_like(sizes, columns, groups, columns.n_elements())
+            elif groups is not None:
                 shapes.find(columns, groups, columns.n_elements())
         return PackedData(columns, shapes, is_stacked)
 

@@ -604,6 +604,7 @@ _FORMS: Mapping[str, Formed] = {
     "transpose": _transpose,
     "iota": _iota,
     "split": _along("axis"),
+    "top_k": _along("axis"),
     "stack": _along("axis", adds_axis=True),
     "slice": _first(_slice),
     "pad": _first(_pad),
