@@ -104,6 +104,11 @@ _HELP: dict[str, tuple[str, str, str]] = {
     "<class 'numpy.integer'>": _INTEGERS,
     "must be of integer type": _INTEGERS,
     "must have an integer type": _INTEGERS,
+    "are valid indices": (
+        "integers as indices",
+        "a length, or an expression of lengths",
+        "Write it with `amp.length`, such as `xs[amp.length(xs) // 2]`.",
+    ),
     "arrays are immutable": (
         "arrays that stay as they are",
         "an entry that is assigned",
@@ -132,6 +137,7 @@ _WORDS = (
     "<class 'numpy.integer'>",
     "must be of integer type",
     "must have an integer type",
+    "are valid indices",
     "arrays are immutable",
     "unsupported format string",
 )
@@ -220,8 +226,8 @@ def _refuse_whole(error: Exception) -> None:
             raise GraphError(
                 _line(error.__traceback__),
                 "shapes that fit each other",
-                " and ".join(f"({shape})" for shape in shapes),
-                _fitting(lengths, shapes),
+                " and ".join(f"({shape})" for shape in dict.fromkeys(shapes)),
+                _fitting(lengths),
             ) from None
 
 
@@ -235,7 +241,7 @@ def _lengths(shapes: Sequence[str]) -> set[str]:
     return found
 
 
-def _fitting(lengths: Collection[str], shapes: Sequence[str]) -> str:
+def _fitting(lengths: Collection[str]) -> str:
     """Advice about shapes that do not fit each other."""
     if len(lengths) == 1:
         return "A sequence meets another one of the same length, or an array that is the same for all elements: without their axis, or with 1 there."

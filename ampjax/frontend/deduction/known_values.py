@@ -52,6 +52,7 @@ FIXES = {
     "scan": "Use `amp.scan`, or `amp.map` in place of `jax.lax.map`.",
     "scatter": SET,
     "scatter-add": ADD,
+    "dynamic_update_slice": SET,
     "tile": "Put copies one after the other: `jnp.concatenate([xs, xs])`.",
     "rev": "Use `amp.scan` with `reverse=True`, or turn the sequence round in the example.",
     "slice": SLICE,

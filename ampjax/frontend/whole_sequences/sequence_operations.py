@@ -26,6 +26,7 @@ from ampjax.frontend.whole_sequences.element_operations import (
     operands_by_element,
 )
 from ampjax.frontend.whole_sequences.sorted_sequences import sort
+from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
 from ampjax.frontend.whole_sequences.whole_reductions import SEGMENTS, contracted, reduced
 from ampjax.jaxprs.primitives import bind
 
@@ -286,4 +287,5 @@ _RULES: Mapping[str, SequenceRule] = {
     "sort": sort,
     **dict.fromkeys(SEGMENTS, reduced),
     **dict.fromkeys(_ACCUMULATED, accumulated),
+    **dict.fromkeys(UPDATES, updated),
 }
