@@ -25,8 +25,8 @@ from ampjax.frontend.whole_sequences.element_operations import (
     on_element,
     operands_by_element,
 )
-from ampjax.frontend.whole_sequences.sorted_sequences import sort
 from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
+from ampjax.frontend.whole_sequences.sorted_sequences import sort
 from ampjax.frontend.whole_sequences.whole_reductions import SEGMENTS, contracted, reduced
 from ampjax.jaxprs.primitives import bind
 
