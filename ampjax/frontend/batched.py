@@ -267,10 +267,7 @@ class Batched:
             parts = len(like.weights)
         if size is None:
             size = 64 if like is None else like.weights.shape[-1]
-        is_seed = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
-        if seed is not None and not is_seed:
-            fix = "Give the number of the epoch, or None for the order of the examples."
-            raise DataError(f"{self!r}, seed", "a whole number from 0, or None", f"{seed!r}", fix)
+        self._require_seed(seed)
         given = self._listed(examples)
         self._require_room(len(given), 1, None, None)
         columns = Columns(self._leaves, given, labels)
@@ -340,6 +337,13 @@ class Batched:
             fix = "Give `amp.vmap` the parameters as `params=`, or call the function once before."
             raise GraphError(f"{self!r}, {method}", "types of the parameters", "none so far", fix)
         return self._last
+
+    def _require_seed(self, seed: Any) -> None:
+        """Refuses a seed that is no whole number from 0; None passes."""
+        is_seed = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
+        if seed is not None and not is_seed:
+            fix = "Give the number of the epoch, or None for the order of the examples."
+            raise DataError(f"{self!r}, seed", "a whole number from 0, or None", f"{seed!r}", fix)
 
     def _require_count(self, name: str, number: Any) -> None:
         """Refuses a number that is no whole number from 1; None passes."""

@@ -335,7 +335,7 @@ def run_again(
     outputs: Sequence[Rows],
     settings: Mapping[str, Any],
 ) -> Sequence[Any]:
-    """Runs a block under `jax.checkpoint`: the backward pass computes its values again instead of keeping them.
+    """Runs a block under `jax.checkpoint`, so the backward pass keeps none of the block's values.
 
     Args:
       run: The run of the block around.

@@ -171,8 +171,7 @@ class Body:
 
         def compute(run: Run) -> list[Any]:
             one = found.value if isinstance(found, Constant) else run.get(found)
-            one = jnp.asarray(one)
-            return [jnp.broadcast_to(one, (run.size(room), *one.shape))]
+            return [repeated(one, run.size(room))]
 
         self.block.add([each], compute)
         return each
@@ -387,6 +386,8 @@ class Body:
             if keys is not None and run.key is not None:
                 draw = jax.vmap(equation.evaluate, in_axes=(0, axes))
                 return draw(keys.of(run), values)
+            if not axes:
+                return [repeated(each, run.size(room)) for each in equation.evaluate(None, [])]
             return jax.vmap(lambda *row: equation.evaluate(None, row), in_axes=axes)(*values)
 
         self.block.add(outputs, compute)
@@ -590,6 +591,12 @@ class _Keys:
             own,
             run.slots[self._rows],
         )
+
+
+def repeated(value: Any, n: int) -> Any:
+    """A value once for each of so many rows."""
+    one = jnp.asarray(value)
+    return jnp.broadcast_to(one, (n, *one.shape))
 
 
 def type_of_atom(atom: Atom) -> Any:

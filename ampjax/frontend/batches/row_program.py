@@ -213,7 +213,7 @@ class RowProgram:
         size: int,
         least: Sizes,
     ) -> PackedParts:
-        """Examples that have been checked, as arrays of the sizes of an earlier batch; of larger ones with room where they do not fit.
+        """Checked examples as arrays of the sizes of an earlier batch, or of larger sizes with room where some example does not fit.
 
         Args:
           parts: The examples of each batch.

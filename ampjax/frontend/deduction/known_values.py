@@ -201,7 +201,10 @@ class KnownValues:
             meant = self._meant(equation)
             name = meant.source.primitive.name
             called = _called(equation)
-            if called:
+            if equation.draws:
+                word = "`amp.stochastic`"
+                fix = "Draw for each element: `amp.map(lambda x: amp.stochastic(f, g, x), xs)`; what the functions close over may be no sequence either."
+            elif called:
                 word = f"`{called}`"
                 fix = OF_WHOLE[called]
             else:
@@ -263,7 +266,7 @@ class KnownValues:
 
 
 def _called(equation: Equation) -> str:
-    """The function of JAX that the user has called, if there is advice about it; else empty."""
+    """Names the function of JAX with advice that the user has called; empty for other functions."""
     for source in (*reversed(equation.place.callers), equation.source):
         name = str(source.params.get("name", source.primitive.name)).strip("_")
         if name in OF_WHOLE:

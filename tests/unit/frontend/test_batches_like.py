@@ -152,7 +152,7 @@ def test_epochs_of_data_that_grow_have_few_shapes(by_size):
 
 
 def test_epochs_are_like_a_batch_of_another_epoch():
-    """Batches of `like` hold the examples of those without, in as many rows and parts as the earlier batch."""
+    """Batches of `like` hold the same examples as others, in as many rows and parts as the earlier batch."""
     rng = np.random.default_rng(0)
     with jax.enable_x64(True), jax.disable_jit():
         batched = amp.vmap(model, SPEC, params=PARAMS)

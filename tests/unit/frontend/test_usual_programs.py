@@ -1,4 +1,4 @@
-"""Programs as a newcomer writes them, in a batch: values and gradients agree with the function, example by example; and what to write in place of what can't be."""
+"""Programs as a newcomer writes programs, in a batch: values and gradients agree with the function, example by example; advice in errors works."""
 
 import jax
 import jax.numpy as jnp
@@ -159,7 +159,7 @@ def choices_in_a_loop(p, s):
 
 
 def walk(p, s):
-    """A loop that carries a place, and goes on from the place by what it finds there."""
+    """A loop carries a place, and goes on from the place by the element there."""
     xs = amp.map(lambda x: jnp.tanh(x @ p["w"]), s["x"])
     n = amp.length(s["x"])
 
@@ -327,6 +327,51 @@ def test_a_function_without_a_form_is_told_how_to_be_written(name):
         GraphError, match=rf"test_usual_programs.py:\d+.*got `{name}` on a whole.*{advice}"
     ):
         amp.vmap(function, SPEC, params=PARAMS)
+
+
+def dropped(p, s):
+    """Drops entries of whole sequences, and draws a choice without an operand in a loop."""
+
+    def step(h, row):
+        row = amp.dropout(row, 0.2)
+        is_taken = amp.stochastic(
+            lambda key: jax.random.bernoulli(key, 0.5),
+            lambda: jnp.array(True),
+        )
+        new = jnp.tanh(amp.sum(row) @ p["w"] + h)
+        return amp.cond(is_taken, lambda: new, lambda: h @ p["u"]), None
+
+    return amp.scan(step, p["b"], s["rows"])[0].sum() + jnp.sum(amp.dropout(s["x"] @ p["w"], 0.5))
+
+
+@pytest.mark.slow
+def test_what_is_drawn_for_whole_sequences_and_in_loops_has_the_gradient_of_differences():
+    agrees(dropped)
+    key = jax.random.key(3)
+    with jax.enable_x64(True):
+        batched = amp.vmap(dropped, SPEC, params=PARAMS)
+        batch = batched.pack(EXAMPLES)
+        total = jax.jit(jax.value_and_grad(lambda p: batched(p, batch, key=key).sum()))
+        value, grads = total(PARAMS)
+        assert abs(value - batched(PARAMS, batch).sum()) > 1e-3
+        for name, array in PARAMS.items():
+            if name == "e":
+                continue
+            change = 1e-6 * np.cos(np.arange(array.size)).reshape(array.shape)
+            above = total({**PARAMS, name: array + change})[0]
+            below = total({**PARAMS, name: array - change})[0]
+            want = np.sum(np.asarray(grads[name]) * change)
+            np.testing.assert_allclose((above - below) / 2, want, rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.usefixtures("wide")
+def test_draws_of_a_whole_sequence_are_told_how_to_be_written():
+    def drawn(p, s):
+        noise = lambda key, xs: xs + jax.random.normal(key, (1, 2))
+        return jnp.sum(amp.stochastic(noise, lambda xs: xs, s["x"]))
+
+    with pytest.raises(GraphError, match=r"got `amp.stochastic` on a whole.*Draw for each element"):
+        amp.vmap(drawn, SPEC, params=PARAMS)
 
 
 @pytest.mark.slow
