@@ -266,7 +266,7 @@ class Batched:
         if like is not None and parts is None and like.weights.ndim > 1:
             parts = len(like.weights)
         if size is None:
-            size = 64 if like is None else like.weights.shape[-1]
+            size = 64 if like is None else int(like.weights.shape[-1])
         self._require_seed(seed)
         given = self._listed(examples)
         self._require_room(len(given), 1, None, None)
