@@ -202,12 +202,13 @@ class Batched:
     def batches(
         self,
         examples: Sequence[Any],
-        size: int = 64,
+        size: int | None = None,
         seed: int | None = 0,
         *,
         by_size: bool = False,
         parts: int | None = None,
         labels: bool = True,
+        like: Batch | None = None,
     ) -> EpochBatches[Batch]:
         """An epoch of packed batches, each of which is packed in a thread while the one before is used.
 
@@ -216,11 +217,13 @@ class Batched:
 
         Args:
           examples: The examples, as the spec says. They are read here, so later changes don't matter.
-          size: How many examples a batch has.
+          size: How many examples a batch has: 64 by default, or as many as `like` has rows.
           seed: Of the order, another one for each epoch; None takes examples in their order.
           by_size: Whether a batch has examples of about the same size, so that fewer rows are filled up; which batch comes when is random.
           parts: Deals each batch out to so many of equal shapes, as `pack` does; `size` is that of a part.
           labels: As for `pack`.
+          like: An earlier batch of this function, such as the latest one of an epoch before: all batches have its shapes, so that nothing is compiled
+            again. If some do not fit, all have one larger shape, with room for a quarter more. None as for the first epoch.
 
         Returns:
           The batches: `for batch in batches`, and `len(batches)`. Each loop over them is the same epoch.
@@ -232,15 +235,22 @@ class Batched:
         program = self._known("batches")
         self._require_count("size", size)
         self._require_count("parts", parts)
-        is_seed = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
-        if seed is not None and not is_seed:
-            fix = "Give the number of the epoch, or None for the order of the examples."
-            raise DataError(f"{self!r}, seed", "a whole number from 0, or None", f"{seed!r}", fix)
+        sizes = None if like is None else _sizes_of(f"{self!r}, like", program, like)
+        if like is not None and parts is None and like.weights.ndim > 1:
+            parts = len(like.weights)
+        if size is None:
+            size = 64 if like is None else int(like.weights.shape[-1])
+        self._require_seed(seed)
         given = self._listed(examples)
         self._require_room(len(given), 1, None, None)
         columns = Columns(self._leaves, given, labels)
         n_elements = columns.n_elements()
         n_each = size * (parts or 1)
+        if sizes is not None:
+            groups = epoch_groups(n_elements, n_each, seed, by_size)
+            shapes = BatchShapes(program, size, parts or 1)
+            packed = self._packed(program, columns, shapes, groups, parts is not None, sizes)
+            return packed.epoch(groups)
         key = (program, size, by_size, parts, labels)
         shapes = self._shapes.get(key, examples)
         if shapes is None:
@@ -283,11 +293,14 @@ class Batched:
         shapes: BatchShapes,
         groups: Sequence[np.ndarray] | None,
         is_stacked: bool = False,
+        sizes: Sizes | None = None,
     ) -> PackedData:
-        """A data set in batches: its numbers are checked, and shapes found from some groups."""
+        """A data set in batches: its numbers are checked, and shapes found from some groups, or from an earlier batch's sizes."""
         with jax.ensure_compile_time_eval():  # also where what calls it is traced
             program.check(columns.as_read())
-            if groups is not None:
+            if groups is not None and sizes is not None:
+                shapes.find_like(sizes, columns, groups, columns.n_elements())
+            elif groups is not None:
                 shapes.find(columns, groups, columns.n_elements())
         return PackedData(columns, shapes, is_stacked)
 
@@ -297,6 +310,13 @@ class Batched:
             fix = "Give `amp.vmap` the parameters as `params=`, or call the function once before."
             raise GraphError(f"{self!r}, {method}", "types of the parameters", "none so far", fix)
         return self._last
+
+    def _require_seed(self, seed: Any) -> None:
+        """Refuses a seed that is no whole number from 0; None passes."""
+        is_seed = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
+        if seed is not None and not is_seed:
+            fix = "Give the number of the epoch, or None for the order of the examples."
+            raise DataError(f"{self!r}, seed", "a whole number from 0, or None", f"{seed!r}", fix)
 
     def _require_count(self, name: str, number: Any) -> None:
         """Refuses a number that is no whole number from 1; None passes."""

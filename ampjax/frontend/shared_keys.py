@@ -11,9 +11,8 @@ from jax.extend import core as jex
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced, bodies, has_primitive
-from ampjax.frontend.deduction.equations import CALLS
 from ampjax.frontend.draft.payload_types import implementation, is_key
-from ampjax.jaxprs.primitives import DRAWS, called, opened, source_line
+from ampjax.jaxprs.primitives import CALLS, DRAWS, REMATERIALIZED, called, opened, source_line
 
 
 def refuse_other_generators(jaxpr: Any, line: str) -> None:
@@ -70,7 +69,7 @@ def _follow(
         here = source_line(equation) or line
         if equation.primitive is COMBINATOR:
             results = _of_combinator(equation.params["call"], given, found)
-        elif equation.primitive.name in CALLS:
+        elif equation.primitive.name in (*CALLS, *REMATERIALIZED):
             body, constants = opened(called(equation))
             results = _follow(
                 body,

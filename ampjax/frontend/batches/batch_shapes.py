@@ -119,6 +119,33 @@ class BatchShapes:
         if gets_room and len({own.n_elements for _, own in found}) > 1:
             self.shapes = [*self.shapes[:-1], self._widened(columns, sampled)]
 
+    def find_like(
+        self,
+        sizes: Sizes,
+        columns: Columns,
+        groups: Sequence[np.ndarray],
+        n_elements: np.ndarray,
+    ) -> None:
+        """Takes the shape of an earlier batch; a single larger one, with room, if some batch does not fit.
+
+        Args:
+          sizes: The sizes of the earlier batch's arrays.
+          columns: The data set.
+          groups: The numbers of the examples of each batch of an epoch.
+          n_elements: How many elements each example has.
+        """
+        n_numbers = 0
+        largest = groups[0]
+        for numbers in _sample(groups, n_elements):
+            parts = self._parts(columns, numbers)
+            packed = self._program.pack_like(parts, self._size, sizes)
+            if not packed.sizes.items() <= sizes.items():
+                largest = numbers
+            sizes = {**sizes, **packed.sizes}
+            n_numbers = _n_numbers(packed)
+        every = int(n_elements.sum())
+        self.shapes = [Shape(sizes, n_numbers, every, largest)]
+
     def pack(self, columns: Columns, numbers: np.ndarray) -> list[Batch]:
         """Packs the parts of a batch in the first shape that fits all parts, or in a shape of their own if none fits.
 

@@ -329,6 +329,29 @@ def run_block(
     )
 
 
+def run_again(
+    run: Run,
+    block: Block,
+    outputs: Sequence[Rows],
+    settings: Mapping[str, Any],
+) -> Sequence[Any]:
+    """Runs a block under `jax.checkpoint`, so the backward pass keeps none of the block's values.
+
+    Args:
+      run: The run of the block around.
+      block: The block.
+      outputs: Which of its arrays are wanted.
+      settings: Settings of `jax.checkpoint`.
+    """
+
+    def go() -> list[Any]:
+        inside = run.inner()
+        block.run(inside)
+        return [as_typed(inside.get(rows), rows.aval) for rows in outputs]
+
+    return jax.checkpoint(go, **settings)()
+
+
 def as_typed(value: Any, aval: Any) -> Any:
     """Converts a value to exactly the dtype of a type, so that all branches agree."""
     if is_key(aval):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from ampjax.frontend.batches.programs_of_rows import (
     Slot,
     View,
     derived_if,
+    run_again,
     run_block,
     sheltered,
 )
@@ -169,8 +171,7 @@ class Body:
 
         def compute(run: Run) -> list[Any]:
             one = found.value if isinstance(found, Constant) else run.get(found)
-            one = jnp.asarray(one)
-            return [jnp.broadcast_to(one, (run.size(room), *one.shape))]
+            return [repeated(one, run.size(room))]
 
         self.block.add([each], compute)
         return each
@@ -344,8 +345,14 @@ class Body:
             Opened(equations, results, known),
         )
         steps = _Equations(self, host, env)
-        for equation in needed(equations, results):
-            steps.add(equation)
+        wanted = needed(equations, results)
+        for call, part in groupby(wanted, lambda equation: equation.place.rematerialized):
+            together = [*part]
+            if call is None:
+                for equation in together:
+                    steps.add(equation)
+            else:
+                steps.add_again(call, together, _read_elsewhere(wanted, results, together))
         steps.end(results)
         return [steps.value(atom) for atom in results]
 
@@ -379,6 +386,8 @@ class Body:
             if keys is not None and run.key is not None:
                 draw = jax.vmap(equation.evaluate, in_axes=(0, axes))
                 return draw(keys.of(run), values)
+            if not axes:
+                return [repeated(each, run.size(room)) for each in equation.evaluate(None, [])]
             return jax.vmap(lambda *row: equation.evaluate(None, row), in_axes=axes)(*values)
 
         self.block.add(outputs, compute)
@@ -471,6 +480,35 @@ class _Equations:
             self._compute(equation)
         self._lengths.see(equation, [self.value(name) for name in equation.outputs])
 
+    def add_again(
+        self,
+        call: Any,
+        equations: Sequence[Equation],
+        given: Sequence[Name],
+    ) -> None:
+        """Adds the steps of a function under `jax.checkpoint`, as a block whose values the backward pass computes again.
+
+        Args:
+          call: The call of the function.
+          equations: Its equations.
+          given: Which of their results others read.
+        """
+        body = self._body
+        inner = Block(body.block)
+        self._body = Body(body.low, inner, body.room, body.is_sure)
+        for equation in equations:
+            self.add(equation)
+        self._body = body
+        outputs: list[Rows] = []
+        for name in given:
+            _note_outputs(self.value(name), inner, outputs)
+        for report in inner.reports:
+            for value in report.values:
+                _note_outputs(value, inner, outputs)
+        body.block.reports += inner.reports
+        settings = {name: call.params[name] for name in ("prevent_cse", "policy")}
+        body.block.add(outputs, lambda run: run_again(run, inner, outputs, settings))
+
     def end(self, results: Sequence[Atom]) -> None:
         """Notes the results of the function."""
         self._lengths.end(results)
@@ -555,6 +593,12 @@ class _Keys:
         )
 
 
+def repeated(value: Any, n: int) -> Any:
+    """A value once for each of so many rows."""
+    one = jnp.asarray(value)
+    return jnp.broadcast_to(one, (n, *one.shape))
+
+
 def type_of_atom(atom: Atom) -> Any:
     """Returns the type of an atom's value."""
     return atom.aval if isinstance(atom, Name) else type_of(atom.value)
@@ -591,6 +635,28 @@ def _is_known(value: Value) -> bool:
     if isinstance(value, Elements):
         return _is_known(value.element)
     return isinstance(value, Static | Constant)
+
+
+def _read_elsewhere(
+    equations: Sequence[Equation],
+    results: Sequence[Atom],
+    some: Sequence[Equation],
+) -> list[Name]:
+    """Lists the results of some equations that other equations read, or that a function gives.
+
+    Args:
+      equations: All equations.
+      results: What the function gives.
+      some: Some of the equations.
+    """
+    read: set[Atom] = set(results)
+    for equation in equations:
+        if equation not in some:
+            read.update(equation.inputs)
+    found = []
+    for equation in some:
+        found += [name for name in equation.outputs if name in read]
+    return found
 
 
 def _note_outputs(

@@ -201,15 +201,30 @@ class RowProgram:
         """
         for columns in parts:
             self.check(columns)
-        packed = self.pack_in(parts, size, least or {})
-        if least is not None and not packed.sizes.items() <= least.items():
-            need = self.pack_in(parts, size, {}, lambda n: n)
-            packed = self.pack_in(
-                parts,
-                size,
-                _with_room(least, need),
-            )
+        if least is None:
+            packed = self.pack_in(parts, size, {})
+        else:
+            packed = self.pack_like(parts, size, least)
         return packed.batches
+
+    def pack_like(
+        self,
+        parts: Sequence[Columns],
+        size: int,
+        least: Sizes,
+    ) -> PackedParts:
+        """Checked examples as arrays of the sizes of an earlier batch, or of larger sizes with room where some example does not fit.
+
+        Args:
+          parts: The examples of each batch.
+          size: Rows of each: as many as examples, or more.
+          least: The sizes.
+        """
+        packed = self.pack_in(parts, size, least)
+        if packed.sizes.items() <= least.items():
+            return packed
+        need = self.pack_in(parts, size, {}, lambda n: n)
+        return self.pack_in(parts, size, _with_room(least, need))
 
     def _note(self, batch: Batch, sizes: Sizes) -> None:
         """Keeps the sizes of a batch's arrays by their shapes."""

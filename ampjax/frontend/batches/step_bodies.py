@@ -147,7 +147,8 @@ class _Body:
         known = dict(zip(every.inputs[:n_constants], constants, strict=True))
         known |= zip(own_rows, rows, strict=True)
         # What heavy operations make of rows alone is computed before the loop, for all rows at once.
-        early = every.early(own_rows, reads)
+        of_sizes = self._of_sizes(every, rows)
+        early = every.early(own_rows, reads, of_sizes[min(of_sizes)])
         known |= zip(
             early,
             every.compute(
@@ -165,7 +166,7 @@ class _Body:
         groups = _grouped([v for v in known if v in of_states], set(every.inputs[:n_constants]))
         loop = self._loop(
             every,
-            rows,
+            of_sizes,
             groups,
             reads,
             before.shape[0],
@@ -187,20 +188,14 @@ class _Body:
         outputs = every.outputs[len(states) :]
         return arena, every.compute(known, outputs)
 
-    def _loop(
+    def _of_sizes(
         self,
         every: TracedRows,
         rows: Sequence[Any],
-        groups: Sequence[Sequence[Any]],
-        reads: Sequence[Any],
-        n_before: int,
-    ) -> StepArrays:
-        """The loop as a function of arrays."""
-        steps = self._steps
-        lanes, firsts, rounds, readers = (self._run.slots[slot] for slot in steps.host)
-        sizes = sizes_of(lanes)
+    ) -> dict[int, TracedRows]:
+        """The body for each number of rows of a step, and for all rows."""
         of_sizes = {}
-        for size in sizes:
+        for size in sizes_of(self._run.slots[self._steps.host[0]]):
             of_sizes[size], _ = self._traced(size, rows)
             if len(of_sizes[size].inputs) != len(every.inputs):
                 raise InvariantError(
@@ -210,6 +205,20 @@ class _Body:
                     "Report the model.",
                 )
         of_sizes[self._n_rows] = every
+        return of_sizes
+
+    def _loop(
+        self,
+        every: TracedRows,
+        of_sizes: dict[int, TracedRows],
+        groups: Sequence[Sequence[Any]],
+        reads: Sequence[Any],
+        n_before: int,
+    ) -> StepArrays:
+        """The loop as a function of arrays."""
+        steps = self._steps
+        lanes, firsts, rounds, readers = (self._run.slots[slot] for slot in steps.host)
+        sizes = sizes_of(lanes)
         parts = BodyParts(
             len(groups[0]),
             len(groups[1]),

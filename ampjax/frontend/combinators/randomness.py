@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators import sequences
 from ampjax.frontend.combinators.draw_places import Use
 from ampjax.frontend.combinators.empty_sequences import learns_types
 from ampjax.frontend.combinators.tracing import (
@@ -139,11 +140,23 @@ def _combinators(jaxpr: Any) -> Iterator[Combinator]:
             yield from _combinators(body)
 
 
+def _is_sequence(leaf: Any) -> bool:
+    """Whether an array is a whole sequence, in a model that is being traced."""
+    return any(not isinstance(n, int) for n in jnp.shape(leaf)[:1])
+
+
+def _in_each(leaf: Any, rate: float) -> Any:
+    """Drops entries of an array, or of each element of a sequence."""
+    if not _is_sequence(leaf):
+        return dropout(leaf, rate)
+    return sequences.map(lambda element: dropout(element, rate), leaf)
+
+
 def dropout(x: Any, rate: float) -> Any:
     """Sets entries to zero in training, each with probability `rate`, and scales the others by `1 / (1 - rate)` (Srivastava et al. 2014).
 
     Args:
-      x: A pytree of float arrays.
+      x: A pytree of float arrays, or of whole sequences of such arrays.
       rate: The probability, at least 0 and below 1.
 
     Returns:
@@ -156,6 +169,8 @@ def dropout(x: Any, rate: float) -> Any:
         raise GraphError(user_line(), "0 <= rate < 1", f"{rate}", "Give the probability of a zero.")
     if rate == 0:
         return x
+    if dimensions() is not None and any(map(_is_sequence, jax.tree.leaves(x))):
+        return jax.tree.map(lambda leaf: _in_each(leaf, rate), x)
 
     def drop(key: jax.Array, x: Any) -> Any:
         leaves, structure = jax.tree.flatten(x)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import linecache
+import re
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +21,29 @@ BATCHES_TAKE_IT = "`amp.vmap` takes it as it is, and so does `amp.compile(..., m
 
 BATCHES_TAKE_MOST = "`amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
 """The same of operations on whole sequences, of which a batch refuses some."""
+
+_SORT = "Sort: `jnp.sort(xs)`, `jnp.argsort(xs)`."
+_LARGEST = "`jnp.sort(xs)[::-1][:k]` holds these values, and `jnp.argsort(-xs)[:k]` their places: sequences, which are shorter where there are fewer elements."
+_COMPUTED = "How many elements that gives is computed. Keep all elements, with `jnp.where(mask, xs, 0)` for those that do not count; or sort those that do to the front."
+_DRAWN = "Sort by numbers that are drawn for each element: `xs[jnp.argsort(draws)]`, of draws from `amp.map` with `jax.random.fold_in(key, i)`."
+_DIAGONAL = "`jnp.sum(a * jnp.eye(a.shape[0]), axis=1)` has the same entries; for a product `xs @ ys.T` they are `amp.map(jnp.dot, xs, ys)`."
+_MATRIX = "A matrix to be decomposed has a fixed size: a product that sums over the elements, such as `xs.T @ xs`, or a leaf of fixed size in the spec."
+_MIDDLE = "Sort, and take what is in the middle: `jnp.sort(xs)[amp.length(xs) // 2]`."
+_WINDOW = "Compute on each element and its neighbours: `amp.map(f, amp.window(xs, 3))`."
+OF_WHOLE: dict[str, str] = {
+    **dict.fromkeys(["top_k", "approx_max_k"], _LARGEST),
+    **dict.fromkeys(["partition", "argpartition"], _SORT),
+    **dict.fromkeys(["unique", "nonzero", "flatnonzero", "argwhere", "compress"], _COMPUTED),
+    **dict.fromkeys(["permutation", "shuffle", "choice"], _DRAWN),
+    **dict.fromkeys(["diagonal", "diag"], _DIAGONAL),
+    **dict.fromkeys(["det", "slogdet", "inv", "pinv", "solve", "lstsq"], _MATRIX),
+    **dict.fromkeys(["cholesky", "eigh", "eigvalsh", "svd", "qr", "expm"], _MATRIX),
+    **dict.fromkeys(["median", "quantile", "percentile", "nanmedian"], _MIDDLE),
+    **dict.fromkeys(["convolve", "correlate"], _WINDOW),
+    "searchsorted": "Count the elements that are smaller: `jnp.sum(xs < x)`.",
+    "associative_scan": "Use `amp.scan`, or `jnp.cumsum` and the like.",
+}
+"""What to write in place of a function of JAX on a whole sequence, by the function's name."""
 
 _TRACED = "operations of JAX on values that are traced"
 _LENGTH = "a length to stay each instance's own"
@@ -79,6 +104,11 @@ _HELP: dict[str, tuple[str, str, str]] = {
     "<class 'numpy.integer'>": _INTEGERS,
     "must be of integer type": _INTEGERS,
     "must have an integer type": _INTEGERS,
+    "are valid indices": (
+        "integers as indices",
+        "a length, or an expression of lengths",
+        "Write it with `amp.length`, such as `xs[amp.length(xs) // 2]`.",
+    ),
     "arrays are immutable": (
         "arrays that stay as they are",
         "an entry that is assigned",
@@ -89,6 +119,7 @@ _HELP: dict[str, tuple[str, str, str]] = {
         "one in a text with a format",
         "Print while the model runs without being compiled; inside, `jax.debug.print` shows numbers.",
     ),
+    "NonConcreteBooleanIndexError": ("indices that are numbers", "a mask", _COMPUTED),
     "combinator": (
         "combinators inside combinators only",
         "one inside a transformation of JAX, such as `jax.vmap` or `jax.grad`",
@@ -106,11 +137,21 @@ _WORDS = (
     "<class 'numpy.integer'>",
     "must be of integer type",
     "must have an integer type",
+    "are valid indices",
     "arrays are immutable",
     "unsupported format string",
 )
 """Words in errors of JAX's whose kind does not tell enough."""
 
+
+_OF_LENGTHS = ("InconclusiveDimensionOperation", "ConcretizationTypeError")
+"""Kinds of JAX's errors about lengths that are each instance's own."""
+
+_OF_WHOLE = ("_DimExpr", "non-constant size")
+"""Words in others."""
+
+_SHAPES = ("ncompatible shapes", "the same shape", "contracting dimension", "for broadcasting")
+"""Words in JAX's errors about shapes that do not fit each other."""
 
 _PACKAGE = Path(__file__).parents[2]
 
@@ -127,6 +168,7 @@ def in_users_words(keys: str) -> Iterator[None]:
     except GraphError:
         raise
     except Exception as error:
+        _refuse_whole(error)
         names = [cls.__name__ for cls in type(error).__mro__]
         if isinstance(error, KeyError) and isinstance(error.args[0], str):
             fix = "Add it, or mend its name. A model takes the parameters first, then the example."
@@ -160,6 +202,52 @@ def in_users_words(keys: str) -> Iterator[None]:
         if kind is None:
             raise
         raise GraphError(_line(error.__traceback__), *_HELP[kind]) from None
+
+
+def _refuse_whole(error: Exception) -> None:
+    """Raises errors about lengths, of a function of JAX that has no form for whole sequences, or of operands whose shapes do not fit, as ours.
+
+    Raises:
+      GraphError: In place of such an error.
+    """
+    text = str(error)
+    kinds = {cls.__name__ for cls in type(error).__mro__}
+    called = _called(error.__traceback__)
+    is_about_lengths = not kinds.isdisjoint(_OF_LENGTHS) or any(word in text for word in _OF_WHOLE)
+    if called in OF_WHOLE and is_about_lengths:
+        got = f"`{called}` on a whole sequence, whose length is each instance's own"
+        raise GraphError(
+            _line(error.__traceback__), "operations on one element", got, OF_WHOLE[called]
+        ) from None
+    if isinstance(error, TypeError | ValueError) and any(word in text for word in _SHAPES):
+        shapes = [shape for shape in re.findall(r"\(([^()]+)\)", text) if re.search(r"\d|,", shape)]
+        lengths = _lengths(shapes)
+        if len(shapes) > 1 and lengths:
+            raise GraphError(
+                _line(error.__traceback__),
+                "shapes that fit each other",
+                " and ".join(f"({shape})" for shape in dict.fromkeys(shapes)),
+                _fitting(lengths),
+            ) from None
+
+
+def _lengths(shapes: Sequence[str]) -> set[str]:
+    """The lengths in some shapes that are each example's own."""
+    found = set()
+    for shape in shapes:
+        for length in shape.split(","):
+            if re.search(r"[A-Za-z_]", length):
+                found.add(length.strip())
+    return found
+
+
+def _fitting(lengths: Collection[str]) -> str:
+    """Advice about shapes that do not fit each other."""
+    if len(lengths) == 1:
+        return "A sequence meets another one of the same length, or an array that is the same for all elements: without their axis, or with 1 there."
+    if all(length.isidentifier() for length in lengths):
+        return "Give dimensions that are always equal one name in the spec; for all pairs of elements write `amp.map(lambda x: amp.map(lambda y: x + y, ys), xs)`."
+    return "Cut the sequences to one length, such as `xs[1:]` and `xs[:-1]`."
 
 
 def refuse_leaks(jaxpr: Any, constants: list[Any]) -> None:
@@ -240,6 +328,26 @@ def _is_ours(traceback: TracebackType | None) -> bool:
             ours = after is not None and _PACKAGE in Path(after.tb_frame.f_code.co_filename).parents
         traceback = traceback.tb_next
     return ours
+
+
+def _called(traceback: TracebackType | None) -> str:
+    """The name of the function that the user's last line in a traceback calls; empty where its source is not known."""
+    last = None
+    while traceback is not None:
+        file = Path(traceback.tb_frame.f_code.co_filename)
+        if not is_library_file(str(file)) and "site-packages" not in file.parts:
+            last = traceback
+        traceback = traceback.tb_next
+    if last is None:
+        return ""
+    code = last.tb_frame.f_code
+    places = [*code.co_positions()]
+    first, _, column, _ = places[last.tb_lasti // 2]
+    source = linecache.getline(code.co_filename, first or 0)
+    # columns count bytes
+    rest = source.encode()[column or 0 :].decode(errors="replace")
+    found = re.match(r"[\w.]*?(\w+)\(", rest)
+    return "" if found is None else found[1]
 
 
 def _line(traceback: TracebackType | None) -> str:

@@ -14,8 +14,10 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.branches import READ
 from ampjax.frontend.combinators.draw_places import DrawPlace
 from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced, bodies
+from ampjax.frontend.draft.long_axes import is_sequence
 from ampjax.jaxprs.primitives import (
     CALLS,
+    REMATERIALIZED,
     bind,
     called,
     evaluate,
@@ -58,7 +60,7 @@ class CodePlace:
 
     Args:
       line: The user's line that had the function traced; it serves where no other line is known.
-      callers: JAX's equations that call the functions under `jax.jit` that it is in, the innermost first.
+      callers: JAX's equations that call the functions under `jax.jit` or `jax.checkpoint` that it is in, the innermost first.
     """
 
     line: str
@@ -67,6 +69,15 @@ class CodePlace:
     def within(self, caller: Any) -> CodePlace:
         """The place inside of a function under `jax.jit`."""
         return CodePlace(self.line, (caller, *self.callers))
+
+    @property
+    def rematerialized(self) -> Any:
+        """The outermost call of a function under `jax.checkpoint` around the place; None if there is none."""
+        found = None
+        for caller in self.callers:
+            if caller.primitive.name in REMATERIALIZED:
+                found = caller
+        return found
 
     def lines(self, source: Any) -> Iterator[str]:
         """Yields the user's lines that lead to an equation, the innermost first; at least one."""
@@ -238,7 +249,7 @@ def _flatten(
 
     for source in jaxpr.eqns:
         inputs = tuple(read(atom) for atom in source.invars)
-        if source.primitive.name in CALLS:
+        if source.primitive.name in CALLS or _is_opened(source):
             body, constants = opened(called(source))
             given = dict(
                 zip(
@@ -301,6 +312,16 @@ def _run(function: Traced, values: Sequence[Any]) -> list[Any]:
 
 def _has_report(jaxpr: Any) -> bool:
     return any(call.kind.reports for call in calls(jaxpr))
+
+
+def _is_opened(source: Any) -> bool:
+    """Tells whether an equation is a function under `jax.checkpoint` that has sequences or combinators."""
+    if source.primitive.name not in REMATERIALIZED:
+        return False
+    types = []
+    for atom in (*source.invars, *source.outvars):
+        types.append(atom.aval)
+    return any(map(is_sequence, types)) or any(map(_has_combinator, inner(source)))
 
 
 def _has_combinator(jaxpr: Any) -> bool:

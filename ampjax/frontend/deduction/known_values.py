@@ -9,7 +9,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_MOST
+from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_MOST, OF_WHOLE
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten
 from ampjax.frontend.deduction.index_checks import Index, base, check, indices, is_cheap
 from ampjax.frontend.deduction.opened_functions import Opened, constant_results
@@ -40,6 +40,8 @@ TRANSPOSE = f"{SHAPE} For products of all pairs write {PAIRS}"
 SWAPPED = f"Of two axes that are each example's own the first stays the first, and the second is reduced: swap the operands of the product that it comes from, or write {PAIRS}"
 DRAW = "Draw for each element in `amp.map`, with a key of its own: `jax.random.fold_in(key, i)` of its number `i`."
 SLICE = "Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence."
+SET = "Choose for each element: `jnp.where(jnp.arange(xs.shape[0]) == i, x, xs)`."
+ADD = "Sum by number with a product, `jax.nn.one_hot(numbers, n).T @ xs`; add to single elements with `jnp.where`."
 FIXES = {
     "iota": "Put the elements' numbers into the example: `np.arange` of its length.",
     "reshape": SHAPE,
@@ -47,7 +49,11 @@ FIXES = {
     "random_bits": DRAW,
     "reduce_sum": SUM,
     "reduce_max": MAXIMUM,
-    "scan": "Use `amp.scan`.",
+    "scan": "Use `amp.scan`, or `amp.map` in place of `jax.lax.map`.",
+    "scatter": SET,
+    "scatter-add": ADD,
+    "dynamic_update_slice": SET,
+    "tile": "Put copies one after the other: `jnp.concatenate([xs, xs])`.",
     "rev": "Use `amp.scan` with `reverse=True`, or turn the sequence round in the example.",
     "slice": SLICE,
     "dynamic_slice": SLICE,
@@ -194,8 +200,16 @@ class KnownValues:
         ):
             meant = self._meant(equation)
             name = meant.source.primitive.name
-            word = f"`{name}`" if meant is equation else f"indexing (`{name}`)"
-            fix = self._fix(meant)
+            called = _called(equation)
+            if equation.draws:
+                word = "`amp.stochastic`"
+                fix = "Draw for each element: `amp.map(lambda x: amp.stochastic(f, g, x), xs)`; what the functions close over may be no sequence either."
+            elif called:
+                word = f"`{called}`"
+                fix = OF_WHOLE[called]
+            else:
+                word = f"`{name}`" if meant is equation else f"indexing (`{name}`)"
+                fix = self._fix(meant)
             if not self._lowering.of_rows and name not in ("scan", "random_bits"):
                 fix = f"{fix} {BATCHES_TAKE_MOST}"
             got = f"{word} on a whole sequence, whose length is each instance's own"
@@ -249,6 +263,15 @@ class KnownValues:
                 name: Constant(result)
                 for name, result in zip(equation.outputs, results, strict=True)
             }
+
+
+def _called(equation: Equation) -> str:
+    """Names the function of JAX with advice that the user has called; empty for other functions."""
+    for source in (*reversed(equation.place.callers), equation.source):
+        name = str(source.params.get("name", source.primitive.name)).strip("_")
+        if name in OF_WHOLE:
+            return name
+    return ""
 
 
 def _has_two_lengths(equation: Equation) -> bool:

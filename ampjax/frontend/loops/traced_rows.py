@@ -108,22 +108,40 @@ class TracedRows:
         self,
         rows: Sequence[Variable],
         late: Sequence[Variable],
+        other: TracedRows,
     ) -> list[Variable]:
-        """Finds results of heavy operations on rows, and of reads of tables, that do not depend on late inputs.
+        """Finds results of heavy operations on rows, and of reads of tables, that do not depend on late inputs, and have their rows in front.
 
         Args:
           rows: Inputs with a row for each row.
           late: Inputs that come late.
+          other: The same function, traced for another number of rows.
         """
         of_rows = self.depending(rows)
         comes_late = self.depending(late)
+        places = self.places()
         found = []
+        behind = set()
         for equation in self.jaxpr.eqns:
-            if equation.primitive.name in HEAVY or self._reads_table(equation):
-                result = equation.outvars[0]
-                if result in of_rows and result not in comes_late:
-                    found.append(result)
+            result = equation.outvars[0]
+            is_heavy = equation.primitive.name in HEAVY or self._reads_table(equation)
+            if is_heavy:
+                is_wanted = result in of_rows and result not in comes_late
+            else:
+                # `w @ x` has the rows of `x` behind, and is turned round then
+                is_wanted = equation.primitive.name == "transpose" and equation.invars[0] in behind
+            if not is_wanted:
+                continue
+            if self._has_rows_in_front(result, other.at(places[result]), other.n_rows):
+                found.append(result)
+            else:
+                behind.add(result)
         return found
+
+    def _has_rows_in_front(self, one: Variable, same: Variable, n_others: int) -> bool:
+        """Tells whether the first axis of a variable counts the rows, by the same variable of another number of rows."""
+        shape = one.aval.shape
+        return shape[:1] == (self.n_rows,) and same.aval.shape == (n_others, *shape[1:])
 
     def _reads_table(self, equation: Any) -> bool:
         """Tells whether an operation reads rows of an array that has about as many rows as the loop, or more."""

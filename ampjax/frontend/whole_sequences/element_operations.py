@@ -565,6 +565,24 @@ def _gather_in_each(params: Params) -> Params | None:
     }
 
 
+def _scatter(equation: Any) -> Params | None:
+    """Updates of the same part of each element, by changes that each element has."""
+    params = equation.params
+    numbers = params["dimension_numbers"]
+    operand, at, update = (is_sequence(variable.aval) for variable in equation.invars)
+    if at or not operand or not update or 0 in numbers.scatter_dims_to_operand_dims:
+        return None
+    if numbers.operand_batching_dims or numbers.update_window_dims[:1] != (0,):
+        return None
+    shifted = replace_numbers(
+        numbers,
+        update_window_dims=_less(numbers.update_window_dims[1:]),
+        inserted_window_dims=_less(numbers.inserted_window_dims),
+        scatter_dims_to_operand_dims=_less(numbers.scatter_dims_to_operand_dims),
+    )
+    return {**params, "dimension_numbers": shifted}
+
+
 def replace_numbers(numbers: Any, **changes: Any) -> Any:
     """Replaces some of JAX's dimension numbers, in a named tuple or a data class."""
     return (
@@ -604,9 +622,18 @@ _FORMS: Mapping[str, Formed] = {
     "transpose": _transpose,
     "iota": _iota,
     "split": _along("axis"),
+    "top_k": _along("axis"),
     "stack": _along("axis", adds_axis=True),
     "slice": _first(_slice),
     "pad": _first(_pad),
     "dot_general": _product,
     "gather": _gather,
+    **dict.fromkeys(
+        ["scatter", "scatter-add", "scatter-sub", "scatter-mul"],
+        _first(_scatter),
+    ),
+    **dict.fromkeys(
+        ["scatter-min", "scatter-max"],
+        _first(_scatter),
+    ),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from ampjax.frontend.batch_rules.sequence_steps import mapped, of_elements, scan, sequences
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import SequenceRule, Value
-from ampjax.frontend.combinators.sequences import SCAN
+from ampjax.frontend.combinators.sequences import SCAN, least
 from ampjax.frontend.combinators.tracing import Call, trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
@@ -25,6 +25,7 @@ from ampjax.frontend.whole_sequences.element_operations import (
     on_element,
     operands_by_element,
 )
+from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
 from ampjax.frontend.whole_sequences.sorted_sequences import sort
 from ampjax.frontend.whole_sequences.whole_reductions import SEGMENTS, contracted, reduced
 from ampjax.jaxprs.primitives import bind
@@ -115,7 +116,7 @@ def accumulated(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """Computes `cumsum` and `cumprod` along the elements, as a loop; None along another axis."""
+    """Computes `cumsum`, `cummax` and the like along the elements, as a loop; None along another axis."""
     source = equation.source
     operate, start = _ACCUMULATED[source.primitive.name]
     kind = equation.outputs[0].aval
@@ -133,7 +134,7 @@ def accumulated(
     first = Constant(
         np.full(
             one.shape,
-            start,
+            start(one.dtype),
             one.dtype,
         )
     )
@@ -256,10 +257,20 @@ def padded(
     return sequence_parts.padded(body, equation, [xs, number])
 
 
-_ACCUMULATED = {
-    "cumsum": (jax.lax.add, 0),
-    "cumprod": (jax.lax.mul, 1),
+def _most(dtype: Any) -> Any:
+    """The largest number of a dtype: infinity, if the dtype has that."""
+    return np.inf if jnp.issubdtype(dtype, jnp.inexact) else ~np.asarray(least(dtype), dtype)
+
+
+_ACCUMULATED: Mapping[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
+    "cumsum": (jax.lax.add, lambda dtype: 0),
+    "cumprod": (jax.lax.mul, lambda dtype: 1),
+    "cummax": (jax.lax.max, least),
+    "cummin": (jax.lax.min, _most),
+    "cumlogsumexp": (jnp.logaddexp, least),
 }
+"""What joins a running result and an element, and from a dtype to what it begins with."""
+
 _ANYWHERE: Sequence[SequenceRule | None] = (lengths, numbered, contracted, reduced)
 """Rules for sequences whose elements' axis stands anywhere."""
 
@@ -276,4 +287,5 @@ _RULES: Mapping[str, SequenceRule] = {
     "sort": sort,
     **dict.fromkeys(SEGMENTS, reduced),
     **dict.fromkeys(_ACCUMULATED, accumulated),
+    **dict.fromkeys(UPDATES, updated),
 }

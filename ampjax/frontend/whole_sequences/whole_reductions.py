@@ -11,7 +11,7 @@ import numpy as np
 
 from ampjax.frontend.batch_rules.reduction_steps import segment_max, segment_sum, segments
 from ampjax.frontend.batch_rules.sequence_steps import of_elements
-from ampjax.frontend.batches.programs_of_rows import View, along
+from ampjax.frontend.batches.programs_of_rows import View, along, taken
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.blocks.block_reductions import block_reduction
@@ -246,6 +246,28 @@ def _and(values: Any, ids: Any, n: int) -> Any:
     return ~_or(~values, ids, n)
 
 
+def _product(values: Any, ids: Any, n: int) -> Any:
+    """Products of segments, 1 for empty ones: the last entries of running products, so that the derivative is right where a factor is zero."""
+    ones = jnp.ones_like(values)
+    factors = jnp.where(along(ids < n, values), values, ones)
+    is_first = jnp.concatenate([jnp.ones(1, bool), ids[1:] != ids[:-1]])[: len(ids)]
+
+    def joined(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
+        starts, before = left
+        starts_again, after = right
+        is_apart = along(starts_again, after)
+        before = jnp.where(is_apart, jnp.ones_like(before), before)
+        return starts | starts_again, before * after
+
+    _, running = jax.lax.associative_scan(joined, (is_first, factors))
+    numbers = jnp.arange(n)
+    first = jnp.searchsorted(ids, numbers)
+    end = jnp.searchsorted(ids, numbers, side="right")
+    last = jnp.clip(end - 1, 0, max(len(ids) - 1, 0))
+    found = taken(running, last)
+    return jnp.where(along(end > first, found), found, jnp.ones_like(found))
+
+
 _IN_BLOCKS = {
     "reduce_sum": "sum",
     "reduce_max": "max",
@@ -258,6 +280,7 @@ SEGMENTS = {
     "argmax": _argmax,
     "argmin": _argmin,
     "reduce_min": _min,
+    "reduce_prod": _product,
     "reduce_or": _or,
     "reduce_and": _and,
 }

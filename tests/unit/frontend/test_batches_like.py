@@ -127,3 +127,47 @@ def test_mistakes_have_errors():
                 batched.pack(examples, like=other)
         kept = pickle.loads(pickle.dumps(batched.pack(examples)))
         assert shapes(batched.pack(examples, like=kept)) == shapes(kept)
+
+
+@pytest.mark.parametrize("by_size", [False, True])
+def test_epochs_of_data_that_grow_have_few_shapes(by_size):
+    """Eight times the lengths: an epoch has one shape, mostly that of the epoch before."""
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        batched = amp.vmap(model, SPEC, params=PARAMS)
+        batch = None
+        seen = set()
+        for epoch, longest in enumerate(range(5, 40)):
+            examples = drawn(rng, rng.integers(longest // 2, longest, 13))
+            given = batched.batches(examples, 4, epoch, by_size=by_size, like=batch)
+            of_epoch = set()
+            n_examples = 0
+            for batch in given:
+                of_epoch.add(tuple(shapes(batch)))
+                n_examples += batch.n_examples
+            assert n_examples == len(examples)
+            assert epoch == 0 or len(of_epoch) == 1
+            seen |= of_epoch
+    assert len(seen) <= 20
+
+
+def test_epochs_are_like_a_batch_of_another_epoch():
+    """Batches of `like` hold the same examples as others, in as many rows and parts as the earlier batch."""
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True), jax.disable_jit():
+        batched = amp.vmap(model, SPEC, params=PARAMS)
+        earlier = batched.pack(drawn(rng, [5, 6, 4]))
+        examples = drawn(rng, [1, 4, 2, 7, 5])
+        want = []
+        for batch in batched.batches(examples, 3, 7):
+            want += [batched(PARAMS, batch)[: batch.n_examples]]
+        found = []
+        for batch in batched.batches(examples, seed=7, like=earlier):
+            found += [batched(PARAMS, batch)[: batch.n_examples]]
+        np.testing.assert_allclose(np.concatenate(found), np.concatenate(want), rtol=1e-9)
+        in_parts = batched.pack(drawn(rng, [5, 6, 4, 5]), parts=2)
+        for batch in batched.batches(examples[:3], like=in_parts):
+            assert shapes(batch) == shapes(in_parts)
+            assert batch.n_examples == 3
+        with pytest.raises(DataError, match="like: expected a batch that `pack` has made"):
+            batched.batches(examples, like=examples)

@@ -339,7 +339,7 @@ def sequence_backwards(p, s):
 
 
 @mistake(
-    ": expected operations on one element, got `scan` on a whole sequence, whose length is each instance's own. Use `amp.scan`."
+    ": expected operations on one element, got `scan` on a whole sequence, whose length is each instance's own. Use `amp.scan`, or `amp.map` in place of `jax.lax.map`."
 )
 def scan_of_jax(p, s):
     return loss(jax.lax.scan(lambda h, x: (h + x, None), jnp.zeros(2), embedded(p, s))[0])  # <-
@@ -499,15 +499,6 @@ def in_lax_cond(p, s):
         s["k"] > 0,
         lambda: amp.sum(amp.map(lambda w: loss(p["e"][w]), s["w"])),
         lambda: 0.0,
-    )  # <-
-
-
-@mistake(
-    ": expected combinators inside combinators only, got one inside `remat2`. Use ampjax's `scan`, `map` or `cond` there instead of JAX's."
-)
-def in_checkpoint(p, s):
-    return jax.checkpoint(lambda y: amp.sum(amp.map(lambda w: loss(p["e"][w] * y), s["w"])))(
-        s["y"]
     )  # <-
 
 

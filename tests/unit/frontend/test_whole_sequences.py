@@ -529,7 +529,7 @@ def test_rows_that_fill_up_never_show():
 
 def test_what_is_no_such_operation_is_refused():
     def ordered(p, s):
-        return total(jax.lax.cummax(s["x"]))
+        return jnp.sum(jnp.abs(jnp.fft.fft(s["x"][:, 0])))
 
     def mixed(p, s):
         return total(
@@ -540,9 +540,7 @@ def test_what_is_no_such_operation_is_refused():
             + amp.take(s["chars"], 1)
         )
 
-    with pytest.raises(
-        GraphError, match=r"got `cummax` on a whole sequence.*Put it into `amp.map`"
-    ):
+    with pytest.raises(GraphError, match=r"got `fft` on a whole sequence.*Put it into `amp.map`"):
         amp.vmap(ordered, SPEC)(PARAMS, EXAMPLES)
     with pytest.raises(GraphError, match="expected sequences with the same elements"):
         amp.vmap(

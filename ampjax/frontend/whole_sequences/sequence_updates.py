@@ -1,0 +1,105 @@
+"""Single elements of whole sequences that are replaced or added to, as `xs.at[i].set(x)` does: a choice for each element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ampjax.frontend.batch_rules.sequence_steps import of_elements
+from ampjax.frontend.batches.room_bodies import Body, type_of_atom
+from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.combinators.tracing import trace
+from ampjax.frontend.deduction.equations import Equation
+from ampjax.frontend.draft.index_spaces import Column
+from ampjax.frontend.draft.long_axes import element_type
+from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.whole_sequences.element_operations import replace_numbers
+from ampjax.jaxprs.primitives import bind
+
+
+def updated(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """Updates one element of a sequence, or a part of the element, at a number that may be computed; None for other updates."""
+    xs, at, _ = values
+    given, indices, update = map(type_of_atom, equation.inputs)
+    source = equation.source
+    numbers = source.params["dimension_numbers"]
+    axes = tuple(numbers.scatter_dims_to_operand_dims)
+    if any(isinstance(value, Elements) for value in values[1:]) or not _is_flat(xs):
+        return None
+    if 0 not in axes or 0 not in numbers.inserted_window_dims or len(indices.shape) != 1:
+        return None
+    if source.params["mode"] not in _DROPPING:
+        return None
+    place = axes.index(0)
+    others = [number for number in range(len(axes)) if number != place]
+    one = element_type(given)
+    if not others and update.shape != one.shape:
+        return None
+    inside = _inside_element(source)
+    operate = UPDATES[source.primitive.name]
+
+    def of_one(at: Any, change: Any, x: Any, number: Any) -> Any:
+        if others:
+            left = jnp.stack([at[number] for number in others])
+            (changed,) = bind(inside, [x, left, change])
+        else:
+            changed = operate(x, change)
+        return jnp.where(number == at[place], changed, x)
+
+    kind = jax.ShapeDtypeStruct((), indices.dtype)
+    traced = trace(of_one, indices, update, one, kind)[0]
+    space = xs.space
+    number = Column(space, lambda data: space.numbers(data).astype(indices.dtype))
+    return of_elements(
+        body,
+        space,
+        traced,
+        [at, values[2]],
+        [xs.element, Static(number)],
+        of_whole=True,
+    )
+
+
+def _is_flat(value: Value) -> bool:
+    """Whether a value is a sequence of arrays."""
+    return isinstance(value, Elements) and not isinstance(value.element, Elements)
+
+
+def _inside_element(source: Any) -> Any:
+    """The same update of a part of one element, whose axes are one less."""
+    numbers = source.params["dimension_numbers"]
+    own = replace_numbers(
+        numbers,
+        inserted_window_dims=_without_first(numbers.inserted_window_dims),
+        scatter_dims_to_operand_dims=_without_first(numbers.scatter_dims_to_operand_dims),
+    )
+    return source.replace(params={**source.params, "dimension_numbers": own})
+
+
+def _without_first(axes: Sequence[int]) -> tuple[int, ...]:
+    """Axes without the first one, counted from the next."""
+    return tuple(axis - 1 for axis in axes if axis)
+
+
+_DROPPING = (
+    jax.lax.GatherScatterMode.FILL_OR_DROP,
+    jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+)
+"""Modes in which an update of an element that is not there changes nothing."""
+
+UPDATES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "scatter": lambda x, change: change,
+    "scatter-add": jax.lax.add,
+    "scatter-sub": jax.lax.sub,
+    "scatter-mul": jax.lax.mul,
+    "scatter-min": jax.lax.min,
+    "scatter-max": jax.lax.max,
+}
+"""By the name of JAX's update: from an entry and its change to the new entry."""

@@ -1,0 +1,637 @@
+"""Programs as a newcomer writes programs, in a batch: values and gradients agree with the function, example by example; advice in errors works."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.effort import (
+    left_to_nightly,
+)
+
+import ampjax as amp
+from ampjax.errors import GraphError
+
+RNG = np.random.default_rng(0)
+PARAMS = {
+    "e": RNG.normal(size=(5, 2)),
+    "w": 0.5 * RNG.normal(size=(2, 2)),
+    "u": 0.5 * RNG.normal(size=(2, 2)),
+    "b": RNG.normal(size=2),
+}
+SPEC = {
+    "x": "float64[n,2]",
+    "rows": "float64[n,c,2]",
+    "i": "int32[n]",
+    "y": "float64[m,2]",
+}
+
+
+def example(sizes, m):
+    n = len(sizes)
+    return {
+        "x": RNG.normal(size=(n, 2)),
+        "rows": amp.Ragged(
+            RNG.normal(size=(sum(sizes), 2)),
+            np.array(sizes),
+        ),
+        "i": RNG.integers(0, 5, n).astype(np.int32),
+        "y": RNG.normal(size=(m, 2)),
+    }
+
+
+EXAMPLES = [
+    example([2, 1, 3], 2),
+    example([4], 1),
+    example([1, 2, 0, 3, 1], 4),
+]
+
+
+@pytest.fixture
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+def agrees(function):
+    """Compares values and gradients of a batch, filled up with copies, with the function on each example."""
+    with jax.enable_x64(True):
+        batched = amp.vmap(
+            function,
+            SPEC,
+            params=PARAMS,
+        )
+        batch = batched.pack(EXAMPLES, size=5)
+        weights = 1.0 + np.arange(3)
+
+        def of_batch(p):
+            found = batched(p, batch)[:3]
+            return jnp.sum(found * weights), found
+
+        def of_each(p):
+            found = jnp.stack([jnp.asarray(function(p, each)) for each in EXAMPLES])
+            return jnp.sum(found * weights), found
+
+        (_, found), grads = jax.value_and_grad(of_batch, has_aux=True)(PARAMS)
+        with jax.disable_jit():
+            (_, want), want_grads = jax.value_and_grad(
+                of_each,
+                has_aux=True,
+            )(PARAMS)
+    np.testing.assert_allclose(
+        found,
+        want,
+        rtol=1e-9,
+        atol=1e-9,
+    )
+    for name, grad in grads.items():
+        np.testing.assert_allclose(
+            grad,
+            want_grads[name],
+            rtol=1e-8,
+            atol=1e-9,
+            err_msg=name,
+        )
+
+
+def weight_on_the_left(p, s):
+    """Products with the rows of a loop behind, of as many rows as a weight may have."""
+
+    def step(h, x):
+        scores = jnp.outer(h, p["e"] @ x)
+        best, _ = jax.lax.top_k(scores.reshape(-1), 2)
+        return jnp.tanh(best + p["w"] @ x + p["u"] @ h), h
+
+    last, before = amp.scan(step, p["b"], s["x"])
+    return last.sum() + amp.sum(before)[0]
+
+
+def products(p, s):
+    xs = s["x"] * p["b"]
+    # a factor of zero has a derivative, and two have none
+    xs = xs * (jnp.arange(xs.shape[0]) % 3 > 0)[:, None] + 1e-3 * s["x"]
+    inner = amp.map(
+        lambda row: jnp.prod(row @ p["w"] + 1),
+        s["rows"],
+    )
+    number = jnp.prod(s["i"])
+    return jnp.prod(jnp.cos(xs)) + jnp.sum(jnp.prod(xs, 0)) + amp.sum(inner) + number * p["b"][0]
+
+
+def extremes(p, s):
+    xs = s["x"] @ p["w"]
+    largest = jax.lax.cummax(xs) + jax.lax.cummin(xs, reverse=True)
+    numbers = jax.lax.cummax(s["i"]) - jax.lax.cummin(s["i"])
+    best, at = jax.lax.top_k(xs @ p["e"].T, 3)
+    rest = jnp.sum(best * jnp.cos(at)) + jnp.sum(numbers * xs[:, 0])
+    return jnp.sum((largest + jax.lax.cumlogsumexp(xs)) * xs) + rest
+
+
+def updates(p, s):
+    xs = s["x"] @ p["w"]
+    at = jnp.argmax(xs[:, 0])
+    changed = [
+        xs.at[at].set(p["b"]),
+        xs.at[0].add(xs[-1]),
+        xs.at[-1, 1].multiply(p["b"][0]),
+        xs.at[at, 0].max(0.3),
+        xs.at[:, 0].set(p["b"][1]),
+        xs.at[:, 1].add(xs[:, 0]),
+        xs.at[at + 7].set(p["b"]),
+        xs.at[amp.length(s["x"]) // 2].min(0.0),
+    ]
+    return sum(jnp.sum(jnp.sin(each) * (1 + i) * xs) for i, each in enumerate(changed))
+
+
+def stack_machine(p, s):
+    """Pushes and pops by the word: a sequence that is carried holds the stack."""
+
+    def step(carry, pair):
+        top, stack = carry
+        i, x = pair
+        h = jnp.tanh(x @ p["w"] + stack[jnp.maximum(top - 1, 0)])
+        stack = jnp.where(
+            i > 1,
+            stack.at[top].set(h),
+            stack,
+        )
+        return (
+            jnp.where(
+                i > 1,
+                top + 1,
+                jnp.maximum(top - 1, 0),
+            ),
+            stack,
+        ), h
+
+    start = (
+        jnp.int32(0),
+        jnp.zeros_like(s["x"]),
+    )
+    (_, stack), hs = amp.scan(step, start, (s["i"], s["x"]))
+    return jnp.sum(stack**2) + amp.sum(hs).sum()
+
+
+def time_warping(p, s):
+    def row(above, x):
+        def cell(left, pair):
+            y, up = pair
+            value = jnp.sum((x @ p["w"] - y) ** 2) + jax.nn.logsumexp(jnp.stack([left, up]))
+            return value, value
+
+        return amp.scan(
+            cell,
+            jnp.asarray(1.0),
+            (s["y"], above),
+        )[1], None
+
+    start = amp.map(
+        lambda y: jnp.zeros(()) + 1.0,
+        s["y"],
+    )
+    return amp.sum(amp.scan(row, start, s["x"])[0])
+
+
+def choices_in_a_loop(p, s):
+    def step(h, row):
+        number = jnp.argmax(jnp.stack([h[0], h[1], 0 * h[0]]))
+        branches = [
+            lambda: amp.sum(row),
+            lambda: jnp.tanh(
+                amp.sum(
+                    amp.map(
+                        lambda c: c @ p["w"],
+                        row,
+                    )
+                )
+            ),
+            lambda: h @ p["u"],
+        ]
+        mapped = amp.cond(
+            h[0] > 0,
+            lambda: amp.map(
+                lambda c: c @ p["w"],
+                row,
+            ),
+            lambda: amp.map(lambda c: c * h, row),
+        )
+        return jnp.tanh(h + amp.switch(number, branches) + amp.sum(mapped)), None
+
+    return amp.scan(step, p["b"], s["rows"])[0].sum()
+
+
+def walk(p, s):
+    """A loop carries a place, and goes on from the place by the element there."""
+    xs = amp.map(
+        lambda x: jnp.tanh(x @ p["w"]),
+        s["x"],
+    )
+    n = amp.length(s["x"])
+
+    def step(carry, x):
+        at, h = carry
+        h = jnp.tanh(h + amp.take(xs, at))
+        return (
+            ((at + 1 + jnp.sum(h > 0)) % n).astype(jnp.int32),
+            h,
+        ), None
+
+    (_, h), _ = amp.scan(
+        step,
+        (jnp.int32(0), p["b"]),
+        s["x"],
+    )
+    return h.sum()
+
+
+def checkpointed(p, s):
+    """Parts of a model that are computed again: a layer of whole sequences, a cell with inner sequences, one in another."""
+
+    @jax.checkpoint
+    def layer(xs):
+        scores = jax.nn.softmax(xs @ p["w"] @ xs.T, axis=1)
+        return amp.map(
+            lambda x, y: jnp.tanh(x + y),
+            xs,
+            scores @ xs,
+        )
+
+    @jax.checkpoint
+    def step(h, row):
+        inner = jax.checkpoint(
+            lambda h: amp.map(
+                lambda c: jnp.tanh(c @ p["u"] + h),
+                row,
+            )
+        )
+        return jnp.tanh(h + amp.sum(inner(h))), h
+
+    last, hs = amp.scan(step, p["b"], s["rows"])
+    return last.sum() + amp.sum(hs).sum() + jnp.sum(layer(layer(s["x"])))
+
+
+PROGRAMS = [
+    weight_on_the_left,
+    products,
+    extremes,
+    updates,
+    stack_machine,
+    time_warping,
+    choices_in_a_loop,
+    walk,
+    checkpointed,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "function",
+    [
+        weight_on_the_left,
+        products,
+        updates,
+        *left_to_nightly(
+            PROGRAMS,
+            weight_on_the_left,
+            products,
+            updates,
+        ),
+    ],
+)
+def test_a_batch_computes_what_the_function_does(
+    function,
+):
+    agrees(function)
+
+
+def test_second_derivatives_of_products_with_a_zero():
+    def model(p, s):
+        return jnp.prod(s["x"][:, 0] * p["b"][0] + p["b"][1] * s["x"][:, 1])
+
+    first, *others = EXAMPLES
+    zero = {
+        **first,
+        "x": np.concatenate(
+            [
+                np.zeros((1, 2)),
+                first["x"][1:],
+            ]
+        ),
+    }
+    with jax.enable_x64(True):
+        batched = amp.vmap(model, SPEC, params=PARAMS)
+        batch = batched.pack([zero, *others])
+        found = jax.hessian(lambda p: batched(p, batch).sum())(PARAMS)["b"]["b"]
+        want = 0
+        for each in [zero, *others]:
+            want += jax.hessian(model)(PARAMS, each)["b"]["b"]
+    np.testing.assert_allclose(found, want, rtol=1e-9)
+
+
+def test_a_checkpointed_part_is_computed_again_in_the_backward_pass():
+    def model(p, s, wrap):
+        layer = wrap(
+            lambda xs: amp.map(
+                lambda x: jnp.tanh(x @ p["w"]),
+                xs,
+            )
+        )
+        return jnp.sum(layer(layer(s["x"])))
+
+    with jax.enable_x64(True):
+        counts = []
+        for wrap in (
+            jax.checkpoint,
+            lambda f: f,
+        ):
+            batched = amp.vmap(
+                lambda p, s, wrap=wrap: model(p, s, wrap),
+                SPEC,
+                params=PARAMS,
+            )
+            batch = batched.pack(EXAMPLES)
+            total = lambda p, batched=batched, batch=batch: batched(p, batch).sum()
+            text = str(jax.make_jaxpr(jax.grad(total))(PARAMS))
+            counts.append(
+                (
+                    text.count("prevent_cse=True"),
+                    text.count(" tanh "),
+                )
+            )
+    assert counts == [(2, 4), (0, 2)]
+
+
+def test_messages_take_a_checkpointed_part():
+    def model(p, s):
+        part = lambda w, xs: amp.scan(
+            lambda h, x: (
+                jnp.tanh(h @ w + x),
+                None,
+            ),
+            jnp.zeros(2),
+            xs,
+        )
+        return jnp.sum(jax.checkpoint(part)(p["w"], s["x"])[0])
+
+    params = {"w": PARAMS["w"].astype(np.float32)}
+    compiled = amp.compile(
+        model,
+        params,
+        {"x": "float32[n,2]"},
+    )
+    plain = amp.compile(
+        lambda p, s: jnp.sum(
+            amp.scan(
+                lambda h, x: (
+                    jnp.tanh(h @ p["w"] + x),
+                    None,
+                ),
+                jnp.zeros(2),
+                s["x"],
+            )[0]
+        ),
+        params,
+        {"x": "float32[n,2]"},
+    )
+    assert len(compiled.graph.nodes) == len(plain.graph.nodes)
+
+
+ADVICE = {
+    "top_k": (
+        lambda p, s: jnp.sum(jax.lax.top_k(s["x"][:, 0], 2)[0]),
+        r"`jnp\.sort\(xs\)\[::-1\]\[:k\]`.*`jnp\.argsort\(-xs\)\[:k\]`",
+        lambda p, s, xs: (
+            jnp.sum(jnp.sort(xs[:, 0])[::-1][:2]) + jnp.sum(jnp.argsort(-xs[:, 0])[:2])
+        ),
+    ),
+    "diagonal": (
+        lambda p, s: jnp.sum(jnp.diagonal(s["x"] @ s["x"].T)),
+        r"`jnp\.sum\(a \* jnp\.eye\(a\.shape\[0\]\), axis=1\)`.*`amp\.map\(jnp\.dot, xs, ys\)`",
+        lambda p, s, xs: (
+            jnp.sum(
+                jnp.sum(
+                    (xs @ xs.T) * jnp.eye(xs.shape[0]),
+                    axis=1,
+                )
+                ** 2
+            )
+            + amp.sum(amp.map(jnp.dot, xs, s["x"]))
+        ),
+    ),
+    "det": (
+        lambda p, s: jnp.linalg.det(s["x"] @ s["x"].T),
+        r"decomposed has a fixed size.*`xs\.T @ xs`",
+        lambda p, s, xs: jnp.linalg.det(xs.T @ xs),
+    ),
+    "median": (
+        lambda p, s: jnp.median(s["x"][:, 0]),
+        r"`jnp\.sort\(xs\)\[amp\.length\(xs\) // 2\]`",
+        lambda p, s, xs: jnp.sort(xs[:, 0])[amp.length(xs) // 2],
+    ),
+    "searchsorted": (
+        lambda p, s: jnp.searchsorted(jnp.sort(s["x"][:, 0]), 0.0),
+        r"`jnp\.sum\(xs < x\)`",
+        lambda p, s, xs: jnp.sum(xs[:, 0] < 0.0) * p["b"][0],
+    ),
+    "convolve": (
+        lambda p, s: jnp.sum(jnp.convolve(s["x"][:, 0], p["b"])),
+        r"`amp\.map\(f, amp\.window\(xs, 3\)\)`",
+        lambda p, s, xs: amp.sum(
+            amp.map(
+                lambda w: jnp.sum(w[:2] * w[1:]),
+                amp.window(xs, 3),
+            )
+        ),
+    ),
+    "scatter-add": (
+        lambda p, s: jnp.sum(jax.ops.segment_sum(s["x"], s["i"], 5)),
+        r"`jax\.nn\.one_hot\(numbers, n\)\.T @ xs`",
+        lambda p, s, xs: jnp.sum(jnp.tanh(jax.nn.one_hot(s["i"], 5).T @ xs)),
+    ),
+    "associative_scan": (
+        lambda p, s: jnp.sum(jax.lax.associative_scan(jnp.add, s["x"])),
+        r"Use `amp\.scan`, or `jnp\.cumsum`",
+        lambda p, s, xs: jnp.sum(jnp.cumsum(xs, 0) ** 2),
+    ),
+    "permutation": (
+        lambda p, s: jnp.sum(
+            jax.random.permutation(
+                jax.random.key(0),
+                s["x"],
+            )
+        ),
+        r"`xs\[jnp\.argsort\(draws\)\]`",
+        lambda p, s, xs: jnp.sum(xs[jnp.argsort(s["x"][:, 1])] * s["x"]),
+    ),
+}
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("name", ADVICE)
+def test_a_function_without_a_form_is_told_how_to_be_written(
+    name,
+):
+    function, advice, _ = ADVICE[name]
+    with pytest.raises(
+        GraphError,
+        match=rf"test_usual_programs.py:\d+.*got `{name}` on a whole.*{advice}",
+    ):
+        amp.vmap(
+            function,
+            SPEC,
+            params=PARAMS,
+        )
+
+
+def dropped(p, s):
+    """Drops entries of whole sequences, and draws a choice without an operand in a loop."""
+
+    def step(h, row):
+        row = amp.dropout(row, 0.2)
+        is_taken = amp.stochastic(
+            lambda key: jax.random.bernoulli(key, 0.5),
+            lambda: jnp.array(True),
+        )
+        new = jnp.tanh(amp.sum(row) @ p["w"] + h)
+        return amp.cond(
+            is_taken,
+            lambda: new,
+            lambda: h @ p["u"],
+        ), None
+
+    return amp.scan(step, p["b"], s["rows"])[0].sum() + jnp.sum(amp.dropout(s["x"] @ p["w"], 0.5))
+
+
+@pytest.mark.slow
+def test_what_is_drawn_for_whole_sequences_and_in_loops_has_the_gradient_of_differences():
+    agrees(dropped)
+    key = jax.random.key(3)
+    with jax.enable_x64(True):
+        batched = amp.vmap(dropped, SPEC, params=PARAMS)
+        batch = batched.pack(EXAMPLES)
+        total = jax.jit(jax.value_and_grad(lambda p: batched(p, batch, key=key).sum()))
+        value, grads = total(PARAMS)
+        assert abs(value - batched(PARAMS, batch).sum()) > 1e-3
+        for (
+            name,
+            array,
+        ) in PARAMS.items():
+            if name == "e":
+                continue
+            change = 1e-6 * np.cos(np.arange(array.size)).reshape(array.shape)
+            above = total(
+                {
+                    **PARAMS,
+                    name: array + change,
+                }
+            )[0]
+            below = total(
+                {
+                    **PARAMS,
+                    name: array - change,
+                }
+            )[0]
+            want = np.sum(np.asarray(grads[name]) * change)
+            np.testing.assert_allclose(
+                (above - below) / 2,
+                want,
+                rtol=1e-5,
+                atol=1e-12,
+            )
+
+
+@pytest.mark.usefixtures("wide")
+def test_draws_of_a_whole_sequence_are_told_how_to_be_written():
+    def drawn(p, s):
+        noise = lambda key, xs: xs + jax.random.normal(key, (1, 2))
+        return jnp.sum(
+            amp.stochastic(
+                noise,
+                lambda xs: xs,
+                s["x"],
+            )
+        )
+
+    with pytest.raises(
+        GraphError,
+        match=r"got `amp.stochastic` on a whole.*Draw for each element",
+    ):
+        amp.vmap(drawn, SPEC, params=PARAMS)
+
+
+@pytest.mark.slow
+def test_what_is_advised_works():
+    def model(p, s):
+        xs = jnp.asarray(s["x"] @ p["w"])
+        return sum(function(p, s, xs) for _, _, function in ADVICE.values())
+
+    agrees(model)
+
+
+@pytest.mark.usefixtures("wide")
+def test_masks_as_indices_are_told_how_to_be_written():
+    with pytest.raises(
+        GraphError,
+        match=r"got a mask.*`jnp\.where\(mask, xs, 0\)`",
+    ):
+        amp.vmap(
+            lambda p, s: jnp.sum(s["x"][s["i"] > 1]),
+            SPEC,
+            params=PARAMS,
+        )
+
+
+@pytest.mark.usefixtures("wide")
+def test_expressions_of_lengths_as_indices_are_told_how_to_be_written():
+    with pytest.raises(
+        GraphError,
+        match=r"got a length, or an expr.*`xs\[amp\.length\(xs\) // 2\]`",
+    ):
+        amp.vmap(
+            lambda p, s: s["x"][s["x"].shape[0] // 2, 0],
+            SPEC,
+            params=PARAMS,
+        )
+
+
+@pytest.mark.usefixtures("wide")
+def test_shapes_that_do_not_fit_are_told_in_four_parts():
+    told = {
+        r"got \(n, 2\) and \(m, 2\).*one name in the spec": [
+            lambda p, s: jnp.sum(s["x"] + s["y"]),
+            lambda p, s: jnp.sum(jnp.stack([s["x"], s["y"]])),
+            lambda p, s: jnp.sum(
+                jnp.where(
+                    s["x"] > 0,
+                    s["x"],
+                    s["y"],
+                )
+            ),
+        ],
+        r"got \(n,\) and \(m,\).*one name in the spec": [lambda p, s: s["x"].T @ s["y"]],
+        r"got \(n, 2\) and \(n - 1, 2\).*`xs\[1:\]` and `xs\[:-1\]`": [
+            lambda p, s: jnp.sum(s["x"] - s["x"][1:])
+        ],
+        r"got \(n, 2\) and \(3, 2\).*without their axis, or with 1 there": [
+            lambda p, s: jnp.sum(s["x"] + jnp.ones((3, 2)))
+        ],
+    }
+    for text, functions in told.items():
+        for function in functions:
+            with pytest.raises(
+                GraphError,
+                match=rf"test_usual_programs.py:\d+.*{text}",
+            ):
+                amp.vmap(
+                    function,
+                    SPEC,
+                    params=PARAMS,
+                )
+    with pytest.raises(
+        ValueError,
+        match="Incompatible shapes for broadcasting",
+    ):
+        amp.vmap(
+            lambda p, s: p["e"] + p["b"][:1].repeat(3),
+            SPEC,
+            params=PARAMS,
+        )
