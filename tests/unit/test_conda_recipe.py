@@ -1,4 +1,4 @@
-"""The conda recipe says what `pyproject.toml` says, in conda's names."""
+"""The conda recipe and `pyproject.toml` agree, up to conda's names."""
 
 from __future__ import annotations
 
@@ -29,32 +29,41 @@ def recipe() -> dict:
 
 
 def in_conda(requirement: str) -> str:
-    """A requirement of pip's, as conda writes it: `jax>=0.10` as `jax >=0.10`."""
+    """A requirement of pip's in conda's form: `jax >=0.10` for `jax>=0.10`."""
     match = re.fullmatch(r"([\w-]+)([<>=!].*)?", requirement)
     assert match, requirement
-    name, versions = match[1], match[2] or ""
-    return f"{OTHER_NAMES.get(name, name)} {versions}".strip()
+    name = OTHER_NAMES.get(match[1], match[1])
+    versions = match[2] or ""
+    return f"{name} {versions}".strip()
 
 
 def test_version_and_words(project: dict, recipe: dict):
     said = project["project"]
-    assert recipe["package"] == {"name": said["name"], "version": said["version"]}
-    assert recipe["about"]["summary"] == said["description"]
-    assert recipe["about"]["license"] == said["license"]
-    assert [recipe["about"]["license_file"]] == said["license-files"]
+    package = recipe["package"]
+    about = recipe["about"]
+    assert package["name"] == said["name"]
+    assert package["version"] == said["version"]
+    assert about["summary"] == said["description"]
+    assert about["license"] == said["license"]
+    assert [about["license_file"]] == said["license-files"]
 
 
 def test_requirements(project: dict, recipe: dict):
     said = project["project"]
-    python = f"python {said['requires-python']}"
-    needed = [in_conda(each) for each in said["dependencies"]]
-    assert recipe["requirements"]["run"] == [python, *needed]
+    python = said["requires-python"]
+    needed = [f"python {python}"]
+    for each in said["dependencies"]:
+        needed.append(in_conda(each))
+    assert recipe["requirements"]["run"] == needed
 
 
 def test_build_requirements(project: dict, recipe: dict):
-    oldest = project["project"]["requires-python"].removeprefix(">=")
-    needed = [in_conda(each) for each in project["build-system"]["requires"]]
-    assert recipe["requirements"]["host"] == [f"python {oldest}.*", "pip", *needed]
+    python = project["project"]["requires-python"]
+    oldest = python.removeprefix(">=")
+    needed = [f"python {oldest}.*", "pip"]
+    for each in project["build-system"]["requires"]:
+        needed.append(in_conda(each))
+    assert recipe["requirements"]["host"] == needed
 
 
 def test_files_of_its_tests_are_there(recipe: dict):
@@ -62,7 +71,11 @@ def test_files_of_its_tests_are_there(recipe: dict):
     for test in recipe["tests"]:
         named += test.get("files", {}).get("source", [])
     assert named
-    assert [name for name in named if not (ROOT / name).is_file()] == []
+    missing = []
+    for name in named:
+        if not (ROOT / name).is_file():
+            missing.append(name)
+    assert missing == []
 
 
 def test_imports_of_its_tests_are_modules_of_the_package(recipe: dict):
@@ -70,9 +83,11 @@ def test_imports_of_its_tests_are_modules_of_the_package(recipe: dict):
     missing = []
     for module in imports:
         path = ROOT / module.replace(".", "/")
-        if not (path.is_dir() or path.with_suffix(".py").is_file()):
+        file = path.with_suffix(".py")
+        if not (path.is_dir() or file.is_file()):
             missing.append(module)
-    assert imports and missing == []
+    assert imports
+    assert missing == []
 
 
 @pytest.mark.parametrize(
