@@ -1,4 +1,4 @@
-"""Does an installed ampjax work, alone? Run by `.ci/package` beside the README, in an environment that has nothing else, away from the checkout."""
+"""Does an installed ampjax work, alone? Run by `install_matrix.py`, and by the conda recipe's tests, beside the README, in an environment that has nothing else, away from the checkout."""
 
 import importlib
 import importlib.metadata

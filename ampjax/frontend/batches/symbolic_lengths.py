@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,7 +111,9 @@ def names_in(dimension: str) -> list[str]:
     return sorted(found)
 
 
+@lru_cache(maxsize=1024)
 def _parsed(dimension: str) -> ast.expr:
+    """A dimension's expression, parsed once: each packed batch asks for its value."""
     return ast.parse(
         dimension.replace("^", "**"),
         mode="eval",
