@@ -191,7 +191,7 @@ def _put_rows(
     local: np.ndarray,
     rows: np.ndarray,
 ) -> None:
-    """Stores rows as items of so many bytes: NumPy writes those two to six times as fast as rows of numbers."""
+    """Stores rows as items of so many bytes, which NumPy writes two to six times as fast as rows of numbers."""
     if array.ndim == 1 or not rows.size:
         array[local] = rows
         return

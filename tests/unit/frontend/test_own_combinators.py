@@ -1,4 +1,4 @@
-"""A combinator is an object with traits and a rule for each back end: nothing else lists it."""
+"""A combinator is an object with traits and a rule for each back end, listed nowhere else."""
 
 import importlib
 import pkgutil
