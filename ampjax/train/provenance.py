@@ -105,6 +105,7 @@ def identity(plan: Plan, settings: Settings) -> dict[str, Any]:
     named = {
         "affinity": placed,
         "policy": getattr(settings.policy, "__name__", str(settings.policy)),
+        "max_dispatch_size": settings.dispatch_limit,
     }
     return {
         "graph": _hex(f"{plan.graph!r}\n{plan!r}\n{plan.spaces}".encode()),

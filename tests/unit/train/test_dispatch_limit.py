@@ -42,6 +42,30 @@ def test_it_is_64_in_asynchronous_mode_and_512_where_a_round_ends_with_an_update
         jax.tree.map(close, by_default.params, small.params)
 
 
+def test_a_snapshot_goes_on_with_the_default_where_it_was_the_same_number(tmp_path):
+    data = graphs.chain_data(32)
+    first = amp.Trainer(
+        graphs.chain(2),
+        optax.sgd(0.0),
+        max_dispatch_size=64,
+        snapshot=tmp_path,
+    )
+    first.fit(data, **QUIET)
+
+    by_default = amp.Trainer(
+        graphs.chain(2),
+        optax.sgd(0.0),
+        snapshot=tmp_path,
+    )
+    history = by_default.fit(
+        data,
+        epochs=2,
+        progress=False,
+        resume=True,
+    )
+    assert len(history) == 2
+
+
 def test_it_is_at_least_one():
     with pytest.raises(SettingsError, match="max_dispatch_size"):
         amp.Settings(max_dispatch_size=0)
