@@ -25,6 +25,7 @@ from ampjax.train.batch_training.batch_programs import BatchPrograms
 from ampjax.train.batch_training.refusals import no_messages
 from ampjax.train.grouping import in_batches
 from ampjax.train.predictions import Predictions
+from ampjax.utils.interrupts import interrupts_handled
 from ampjax.utils.progress import SILENT, Reporter
 from ampjax.utils.turns import Turns
 
@@ -153,6 +154,7 @@ class BatchPasses:
             early.source = rounds
         run = self._runs(data_pass.seeds)[purpose]
         with (
+            interrupts_handled(),
             reporter.part(name, len(data_pass.ids), compilations) as advance,
             contextlib.closing(iter(packed.epoch(groups))) as batches,
         ):
