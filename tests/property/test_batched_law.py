@@ -17,6 +17,7 @@ from support.random_expressions import models, shapes
 from support.random_models import instance, parameters, spec
 
 import ampjax as amp
+from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.loops.loop_forms import loops_as
 
 DTYPE = "float64"
@@ -75,10 +76,12 @@ def check(case):
         )
         with loops_as(form):
             batched = amp.vmap(model, spec(DTYPE), params=params)
+        size = len(examples) + seed % 3
         batch = batched.pack(
             [examples[i] for i in order],
-            size=len(examples) + seed % 3,
+            size=size,
         )
+        check_cut(batched, examples, order, batch)
 
         found, backward = jax.vjp(lambda p: batched(p, batch), params)
         weight = np.zeros(found.shape)
@@ -95,6 +98,15 @@ def check(case):
         jax.tree.leaves(jax.tree.map(lambda g, d: np.sum(np.asarray(g) * d), grads, direction))
     )
     close(derivative, np.sum(np.asarray(change) * weights), "derivative in a direction")
+
+
+def check_cut(batched, examples, order, batch):
+    """Checks that examples which are taken from a data set are packed as they are alone, to the bit."""
+    whole = Columns(batched._leaves, examples)
+    (cut,) = batched._last.pack([whole.some(order)], len(batch.weights))
+    for one, other in zip(cut.arrays, batch.arrays, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
 
 
 @settings(max_examples=2000 if NIGHTLY else 940)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.node_bodies import NodeNote
 from ampjax.frontend.draft.values import Computed, Constant, Static, Value
 from ampjax.jaxprs.primitives import bind
+
+if TYPE_CHECKING:
+    from ampjax.frontend.instance_columns import Columns
 
 _Recipe = Callable[[Sequence[Any]], Any]
 """From a node's inputs to a value."""
@@ -35,11 +40,24 @@ class EquationColumn(Column):
     ):
         super().__init__(
             whole.space,
-            lambda data: data.once(whole, lambda: whole._compute(data))[number],
+            self._values,
         )
+        self._whole = whole
         self.number = number
         self.source = source
         self.operands = operands
+
+    def _values(self, data: Columns) -> np.ndarray:
+        """Its values; those of some instances are taken from the values of all, which are computed only once."""
+        kind = self.source.outvars[self.number].aval
+        found = data.cut(self, kind.size * kind.dtype.itemsize)
+        if found is not None:
+            return found
+        results = data.once(
+            self._whole,
+            lambda: self._whole._compute(data),
+        )
+        return results[self.number]
 
 
 def from_carried(
