@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core as jex
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import carried_part
@@ -17,7 +18,8 @@ from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, Slot, Vie
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import STEP_RULES, Value
 from ampjax.frontend.combinators.branches import WHILE
-from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.combinators.tracing import Call, Traced
+from ampjax.frontend.draft.values import Constant
 
 
 @STEP_RULES.of(WHILE)
@@ -48,8 +50,58 @@ def while_loop(
             types,
             lambda there, carry: there.run(turn, [*closed, *carry]),
             call.options["most"],
+            counters=_counters(turn, init),
         ),
     )
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A part of a carry that each round raises by the same integer: in a round it is the same for all rows that still go on.
+
+    Args:
+      start: Its value before the first round.
+      step: What a round adds.
+    """
+
+    start: Any
+    step: Any
+
+    def at(self, number: Any, kind: Any) -> Any:
+        """Its value in a round.
+
+        Args:
+          number: The number of the round.
+          kind: Its type.
+        """
+        start = jnp.asarray(self.start, kind.dtype)
+        step = jnp.asarray(self.step, kind.dtype)
+        return start + step * number.astype(kind.dtype)
+
+
+def _counters(turn: Traced, init: Sequence[Value]) -> dict[int, Counter]:
+    """Finds the parts of the carry that count rounds: so an array that such a part chooses from is read once for all rows.
+
+    Args:
+      turn: The function of a round.
+      init: The carry before the first one.
+    """
+    made = {}
+    for equation in turn.jaxpr.eqns:
+        for result in equation.outvars:
+            made[result] = equation
+    carried = turn.variables[-len(init) :] if init else []
+    found = {}
+    for place, (value, variable) in enumerate(zip(init, carried, strict=True)):
+        equation = made.get(turn.jaxpr.outvars[place])
+        is_whole = variable.aval.shape == () and variable.aval.dtype.kind in "iu"
+        if not isinstance(value, Constant) or not is_whole or equation is None:
+            continue
+        if equation.primitive.name == "add" and variable in equation.invars:
+            for other in equation.invars:
+                if isinstance(other, jex.Literal):
+                    found[place] = Counter(value.value, other.val)
+    return found
 
 
 @dataclass(frozen=True)
@@ -63,6 +115,7 @@ class MaskedRounds:
       turn: Adds a round: from a body and the carry to the new carry, and whether a row goes on; without that `goes_on` says it.
       most: How many rounds there are, or the array of the batch of which each round has an entry.
       goes_on: From the run and a round's number whether each row goes on after that round.
+      counters: The parts of the carry that count rounds, by place.
     """
 
     goes: Rows
@@ -71,6 +124,7 @@ class MaskedRounds:
     turn: Callable[[Body, list[Value]], list[Value]]
     most: int | Slot
     goes_on: Callable[[Run, Any], Any] | None = None
+    counters: Mapping[int, Counter] = field(default_factory=dict)
 
 
 def rounds(body: Body, call: Call, given: MaskedRounds) -> list[Value]:
@@ -103,6 +157,10 @@ def rounds(body: Body, call: Call, given: MaskedRounds) -> list[Value]:
     )
     rooms = [part.inside(each) for part in carried]
     carry = [part.value(rows) for part, rows in zip(carried, inside, strict=True)]
+    numbered = {place: Rows(given.types[place], None) for place in given.counters}
+    block.give([*numbered.values()])
+    for place, rows in numbered.items():
+        carry[place] = View(rows, room.space)
     results = each.guarded(
         each.room,
         lambda there: given.turn(there, carry),
@@ -122,6 +180,8 @@ def rounds(body: Body, call: Call, given: MaskedRounds) -> list[Value]:
             own = run.inner(key=None if run.key is None else jax.random.fold_in(run.key, number))
             own.put(inside, values)
             own.put([going], [mask])
+            for place, rows in numbered.items():
+                own.put([rows], [given.counters[place].at(number, rows.aval)])
             block.run(own)
             sums = [total + own.get(each) for total, (each, _) in zip(sums, told, strict=True)]
             for answer in answers:

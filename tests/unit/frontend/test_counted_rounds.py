@@ -1,0 +1,116 @@
+"""Rounds of `amp.while_loop` that a part of the carry counts: what that part chooses is the same for all rows, and read once."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ampjax as amp
+
+WIDTH = 5
+LAYERS = 6
+SPEC = {"x": f"float32[{WIDTH}]", "limit": "float32[]"}
+
+
+def params_of(seed):
+    rng = np.random.default_rng(seed)
+    return {
+        "layers": rng.normal(size=(LAYERS, WIDTH, WIDTH)).astype(np.float32),
+        "bias": rng.normal(size=(LAYERS, WIDTH)).astype(np.float32),
+    }
+
+
+def layer(p, h, number):
+    return h + jnp.tanh(h @ p["layers"][number] + p["bias"][number])
+
+
+def early_exit(start, step):
+    """A network that ends when its activations are large; `start` is the first layer, and `step` leads to the next."""
+
+    def model(p, s):
+        def test(carry):
+            h, number = carry
+            return (jnp.abs(h).sum() < s["limit"]) & (number >= 0) & (number < LAYERS)
+
+        def turn(carry):
+            h, number = carry
+            return layer(p, h, number), number + step
+
+        h, number = amp.while_loop(test, turn, (s["x"], start), most=LAYERS)
+        return (h**2).sum() + 0.1 * number
+
+    return model
+
+
+def by_hand(start, step, p, s):
+    """The same network as a loop of Python."""
+    h = s["x"]
+    number = start
+    while np.abs(jax.lax.stop_gradient(h)).sum() < s["limit"] and 0 <= number < LAYERS:
+        h = layer(p, h, number)
+        number += step
+    return (h**2).sum() + 0.1 * number
+
+
+@pytest.mark.parametrize(("start", "step"), [(0, 1), (LAYERS - 1, -1), (1, 2)])
+@settings(max_examples=10)
+@given(
+    seed=st.integers(0, 1 << 16),
+    limits=st.lists(st.sampled_from([0.0, 4.0, 6.0, 8.0, 12.0, 1e6]), min_size=1, max_size=5),
+)
+def test_rounds_that_are_counted_are_those_of_each_example(start, step, seed, limits):
+    rng = np.random.default_rng(seed)
+    p = params_of(seed)
+    examples = []
+    for limit in limits:
+        x = rng.normal(size=WIDTH).astype(np.float32)
+        examples.append({"x": x, "limit": np.float32(limit)})
+    batched = amp.vmap(early_exit(start, step), SPEC, params=p)
+    batch = batched.pack(examples)
+
+    def total(p):
+        return sum(by_hand(start, step, p, s) for s in examples)
+
+    found, grads = jax.value_and_grad(lambda p: batched(p, batch).sum())(p)
+    want, want_grads = jax.value_and_grad(total)(p)
+    np.testing.assert_allclose(found, want, 1e-4)
+    for name in p:
+        largest = max(1.0, float(np.abs(want_grads[name]).max()))
+        np.testing.assert_allclose(grads[name], want_grads[name], 1e-3, 1e-4 * largest)
+
+
+def test_a_layer_is_read_once_for_all_rows():
+    p = params_of(0)
+    examples = [{"x": np.ones(WIDTH, np.float32), "limit": np.float32(i)} for i in range(7)]
+    batched = amp.vmap(early_exit(0, 1), SPEC, params=p)
+    batch = batched.pack(examples)
+    text = str(jax.make_jaxpr(jax.grad(lambda p: batched(p, batch).sum()))(p))
+    rows = len(batch.weights)
+    assert rows > LAYERS
+    assert f"f32[{WIDTH},{WIDTH}]" in text
+    assert not re.search(rf"f32\[{rows},{WIDTH},{WIDTH}\]", text)
+
+
+def test_a_part_that_counts_otherwise_is_each_rows_own():
+    def model(p, s):
+        def turn(carry):
+            h, number = carry
+            return layer(p, h, number), number + 1 + (h.sum() > 0).astype(int)
+
+        test = lambda carry: carry[1] < LAYERS
+        h, number = amp.while_loop(test, turn, (s["x"], 0), most=LAYERS)
+        return h.sum() + number
+
+    p = params_of(3)
+    rng = np.random.default_rng(1)
+    examples = []
+    for _ in range(6):
+        x = rng.normal(size=WIDTH).astype(np.float32)
+        examples.append({"x": x, "limit": np.float32(0)})
+    found = amp.vmap(model, SPEC)(p, examples)
+    want = [float(model(p, s)) for s in examples]
+    np.testing.assert_allclose(found, want, 1e-4)
