@@ -180,11 +180,15 @@ class _LevelLoop:
         none = [*start, *(run.zeros(rows) for rows in seen)]
         if 0 in there.shape:
             return none
-        if not self.made.held:
+        if self.made.held:
+            every = lambda: self._repeated(run, start)
+        elif self.made.frame.repeats_last:
+            every = lambda: self._all_levels(run, start, self._tables_repeated(run))
+        else:
             return self._all_levels(run, start, self._tables(run))
         return jax.lax.cond(
             jnp.any(there),
-            lambda: self._repeated(run, start),
+            every,
             lambda: none,
         )
 
@@ -196,6 +200,15 @@ class _LevelLoop:
             if frame in slot.frame.around():
                 tables[slot] = run.slots[slot]
         return tables
+
+    def _tables_repeated(self, run: Run) -> dict[Slot, Any]:
+        """The same arrays, of a level without rows those of the last one that has some."""
+        is_new = jnp.any(run.slots[self.there], -1)
+        number = jnp.minimum(
+            jnp.arange(len(is_new)),
+            jnp.sum(is_new) - 1,
+        )
+        return {slot: table[number] for slot, table in self._tables(run).items()}
 
     def _all_levels(
         self,
@@ -223,12 +236,7 @@ class _LevelLoop:
         held = self.made.held
         there = run.slots[self.there]
         is_new = jnp.any(there, -1)
-        number = jnp.minimum(
-            jnp.arange(len(is_new)),
-            jnp.sum(is_new) - 1,
-        )
-        tables = {slot: table[number] for slot, table in self._tables(run).items()}
-        reads = self._reads(run, tables)
+        reads = self._reads(run, self._tables_repeated(run))
 
         def level(carry: Any, given: Any) -> tuple[Any, Any]:
             values, before, kept = carry

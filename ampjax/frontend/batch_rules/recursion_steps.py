@@ -96,6 +96,7 @@ def recurse(
         start,
         step,
         call,
+        each,
     )
 
 

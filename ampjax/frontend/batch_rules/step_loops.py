@@ -274,7 +274,9 @@ def cost_of_start(function: Traced) -> float:
     """
     work = 0
     for equation in function.jaxpr.eqns:
-        size = sum(math.prod(v.aval.shape) for v in equation.outvars)
+        size = 0
+        for result in equation.outvars:
+            size += math.prod(n for n in result.aval.shape if isinstance(n, int))
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             shape = equation.invars[0].aval.shape

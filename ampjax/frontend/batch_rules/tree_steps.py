@@ -80,8 +80,12 @@ def fold(
                 for state in states:
                     kids.append(View(state.rows, space, child(number)))
         else:
-            below: list[Value] = [View(state.rows, children, rows_of_children) for state in states]
-            kids = [Elements(children, each) for each in below]
+            # read here, not where an empty level would be left out: of what is left out, derivatives would be of all rows
+            around = there.inside(children)
+            kids = []
+            for state, kind in zip(states, types, strict=True):
+                below = View(state.rows, children, rows_of_children)
+                kids.append(Elements(children, View(around.rows(below, kind), children)))
         return there.run(
             branch,
             [*operands[n_leaf:n_closed], *rows, *kids],
@@ -101,7 +105,7 @@ def fold(
         start = []
         for state, kind in zip(states, types, strict=True):
             start.append((_of_leaves(leaves, state, kind, space), kind))
-        found = waiting_loop(inner, levels, start, step, call)
+        found = waiting_loop(inner, levels, start, step, call, branch)
     first, _ = tree.roots(body.space)
 
     def root(data):
@@ -166,7 +170,7 @@ def scan(
     if in_steps(inner, step, [*operands[: n_closed + k], *rows], types):
         return waiting_steps(inner, step, levels, ([], None), types, each)
     start = [(Constant(zeros_of(kind)), kind) for kind in types]
-    return waiting_loop(inner, levels, start, each, call)
+    return waiting_loop(inner, levels, start, each, call, step)
 
 
 def _check(body: Body, tree: TreeFields) -> None:

@@ -1,4 +1,7 @@
-"""Loops in which each row waits for some others: trees and recursions. All rows have one array, which each level reads and writes."""
+"""Loops in which each row waits for some others: trees and recursions. All rows have one array, which each step reads and writes.
+
+All steps have equally many rows. On CPUs a level that is wider than others takes several steps, so that narrow levels compute few copies.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import carried_part
 from ampjax.frontend.batch_rules.level_loops import loop
+from ampjax.frontend.batch_rules.step_loops import cost_of_start
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
     Room,
@@ -27,14 +31,20 @@ from ampjax.frontend.batches.programs_of_rows import (
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables
-from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Elements
-from ampjax.frontend.loops.level_passes import count_levels, list_levels
+from ampjax.frontend.loops.level_passes import count_levels, list_steps
+from ampjax.frontend.loops.loop_forms import form_of_loops
 from ampjax.frontend.loops.table_passes import wide
+from ampjax.jaxprs.primitives import is_inexact
+from ampjax.lanes.rewriting.linear_pairs import linear_pair
 
 Levels = Callable[[Any], np.ndarray]
 """From the data to `[rows of a space]`: the level at which each row is computed; below 0 where it is not."""
+
+INNER_WORK = 2
+"""A row of these loops takes so many times the work that its own operations tell: most have a sequence, such as a node's children."""
 
 
 def waiting_loop(
@@ -43,6 +53,7 @@ def waiting_loop(
     start: Sequence[tuple[Value, Any]],
     step: Callable[[Body, list[Value]], list[Value]],
     call: Call,
+    function: Traced,
 ) -> list[Value]:
     """Adds a loop over levels.
 
@@ -52,6 +63,7 @@ def waiting_loop(
       start: What their results are before the loop, and of which types.
       step: Adds a level's steps: from where and the results so far, of all rows, to the results of the level's.
       call: The combinator.
+      function: What is computed of a row.
 
     Returns:
       The results of all rows.
@@ -60,7 +72,11 @@ def waiting_loop(
     space = inner.space
     outer = inner.room
     mask = inner.room.mask
-    frame = _frame(inner.room.frame, space, levels)
+    start_cost = math.inf
+    if form_of_loops() == "steps":
+        start_cost = cost_of_start(function) / INNER_WORK
+    frame = _frame(inner.room.frame, space, levels, start_cost)
+    frame.repeats_last = mask is None
     own = lambda data: np.arange(space.n_rows(data))
 
     def level(
@@ -78,11 +94,16 @@ def waiting_loop(
                 lambda run: [run.slots[plain.there] & taken(run.get(given), run.slots[place])],
             )
             room = low.room(frame, space, counts, outer.is_known)
-        each = Body(low, block, room)
-        results = each.guarded(
-            room,
-            lambda there: step(there, [View(rows, space) for rows in inside]),
-        )
+        states = [View(rows, space) for rows in inside]
+        if mask is None:
+            each = Body(low, block, room, is_sure=True)
+            results = step(each, states)
+        else:
+            each = Body(low, block, room)
+            results = each.guarded(
+                room,
+                lambda there: step(there, states),
+            )
         after = []
         for value, old in zip(results, inside, strict=True):
             _require_array(value, call)
@@ -128,21 +149,60 @@ def _written(
 
     def compute(run: Run) -> list[Any]:
         every = run.get(old)
-        there = jnp.where(
-            run.slots[room.there],
-            run.slots[place],
-            len(every),
-        )
-        return [every.at[there].set(as_typed(run.get(new), old.aval), mode="drop")]
+        is_there = run.slots[room.there]
+        # copies are dropped, each at a number of its own: where numbers may be equal, JAX's derivative compares all rows
+        beyond = len(every) + jnp.arange(len(is_there))
+        there = jnp.where(is_there, run.slots[place], beyond)
+        return [_set(every, there, as_typed(run.get(new), old.aval))]
 
     block.add([out], compute)
     return out
 
 
-def _frame(outer: Frame, space: IndexSpace, levels: Levels) -> Frame:
-    """The frame of a loop whose rows are computed level by level."""
+def _set(every: Any, at: Any, values: Any) -> Any:
+    """Changes some rows in place.
 
-    def rows_of_levels(tables: RowTables) -> np.ndarray:
+    JAX's own derivative reads the changed rows' cotangents and clears them in any order, so XLA copies all rows once in each step.
+
+    Args:
+      every: `[rows, ...]`.
+      at: `[n]`: the number of each changed row, no two equal; such as are too large are dropped.
+      values: `[n, ...]`.
+    """
+    if not is_inexact(every.dtype):
+        return every.at[at].set(values, mode="drop", unique_indices=True)
+
+    def forward(given: Sequence[Any], linear: Sequence[Any]) -> list[Any]:
+        rows, new = linear
+        return [rows.at[given[0]].set(new, mode="drop", unique_indices=True)]
+
+    def backward(given: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        (total,) = cotangents
+        own = total.at[given[0]].get(mode="fill", fill_value=0)
+        # zeros that XLA must compute from what is read: so it reads first, and clears in place
+        nothing = jnp.minimum(jnp.abs(own), 0)
+        return [total.at[given[0]].set(nothing, mode="drop", unique_indices=True), own]
+
+    result = jax.ShapeDtypeStruct(every.shape, every.dtype)
+    return linear_pair(forward, backward, [at], [every, values], [result])[0]
+
+
+def _frame(
+    outer: Frame,
+    space: IndexSpace,
+    levels: Levels,
+    start: float,
+) -> Frame:
+    """The frame of a loop whose rows are computed level by level.
+
+    Args:
+      outer: The frame around.
+      space: The rows.
+      levels: Their levels.
+      start: What it costs to start a step, in rows that could be computed meanwhile.
+    """
+
+    def rows_of_steps(tables: RowTables) -> np.ndarray:
         rows = tables.rows(outer, space)
         groups = wide(rows).reshape(
             math.prod(rows.shape[:-1]),
@@ -150,20 +210,61 @@ def _frame(outer: Frame, space: IndexSpace, levels: Levels) -> Frame:
         )
         level = wide(levels(tables.data))
         own = groups[groups >= 0]
-        n_levels = tables.rounded(
-            (outer, space, levels, "levels"),
-            int(level[own].max(initial=-1)) + 1,
+        n_levels = int(level[own].max(initial=-1)) + 1
+        counts = np.zeros((len(groups), n_levels), np.int64)
+        widest = count_levels(groups, level, counts)
+        key = (outer, space, levels)
+        # sizes decide how levels are cut, so all batches of a shape have the same steps
+        n_steps, width = _steps(
+            tables.rounded((*key, "levels"), n_levels),
+            tables.rounded((*key, "rows"), widest),
+            tables.rounded((*key, "rows of all levels"), int(counts.sum(1).max(initial=0))),
+            start,
         )
-        shape = (len(groups), n_levels)
-        width = tables.rounded(
-            (outer, space, levels, "rows"),
-            count_levels(groups, level, np.zeros(shape, np.int64)),
+        n_each = -(-counts // max(width, 1))
+        found = np.full((len(groups), n_steps, width), -1)
+        list_steps(
+            groups,
+            level,
+            n_each.cumsum(1) - n_each,
+            np.zeros_like(counts),
+            found,
         )
-        found = np.full((*shape, width), -1)
-        list_levels(groups, level, np.zeros(shape, np.int64), found)
-        return found.reshape(*rows.shape[:-1], n_levels, width)
+        return found.reshape(*rows.shape[:-1], n_steps, width)
 
-    return Frame(outer, space, rows_of_levels)
+    return Frame(outer, space, rows_of_steps)
+
+
+def _steps(
+    n_levels: int,
+    widest: int,
+    n_rows: int,
+    start: float,
+) -> tuple[int, int]:
+    """Chooses the number of steps of a loop, and how many rows a step has, so that levels of any widths have room.
+
+    Args:
+      n_levels: The number of levels.
+      widest: The rows of the widest level.
+      n_rows: The rows of all levels.
+      start: What it costs to start a step, in rows that could be computed meanwhile.
+
+    >>> _steps(4, 600, 700, 10.0), _steps(4, 600, 700, math.inf), _steps(100, 64, 6400, 10.0)
+    ((14, 64), (4, 600), (100, 64))
+    """
+    least = n_levels * (widest + start)
+    best = n_levels, widest
+    if math.isinf(start):
+        return best
+    width = 8
+    while width < widest:
+        # each level may have one step that is not full
+        n_steps = n_levels + n_rows // width
+        if n_steps * (width + start) < least:
+            least = n_steps * (width + start)
+            best = n_steps, width
+        width *= 2
+    return best
 
 
 def zeros_of(kind: Any) -> Any:

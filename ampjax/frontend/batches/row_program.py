@@ -485,14 +485,28 @@ def _lengths(body: Body, space: IndexSpace) -> Slot:
     )
 
 
+def _is_computed(tables: RowTables, view: View) -> np.ndarray:
+    """Tells for each row of a value's space whether some level of a loop computes the value there, `[rows of the space]`."""
+    room = view.rows.room
+    assert room is not None
+    origin = view.reads(view.space)(tables.data)
+    lies = tables.lies(*room.place)
+    if not len(lies):
+        return np.zeros(len(origin), bool)
+    return (origin >= 0) & (lies[np.clip(origin, 0, len(lies) - 1)] >= 0)
+
+
 def _report(
     body: Body,
     report: Report,
 ) -> tuple[Report, Callable[[Run], Any]]:
     """Gives a report by example: of a metric sums, of an output the rows that count."""
     low = body.low
-    space = report.values[0].space
+    view = report.values[0]
+    space = view.space
     there = body.at(low.room(low.root, space))
+    source = view.rows.room
+    is_everywhere = source is None or (source.frame is low.root and view.origin is None)
     values, counts = (
         there.rows(
             view,
@@ -508,17 +522,32 @@ def _report(
             space.instances(tables.data),
         )
         return np.where(
-            tables.is_there(low.root, space),
+            tells(tables),
             own,
             len(tables.rows(low.root, body.space)),
         ).astype(np.int32)
 
+    def tells(tables: RowTables) -> np.ndarray:
+        """Which rows are there and tell it: of a tree's nodes, the branches alone tell what the function of branches tells."""
+        if is_everywhere:
+            return tables.is_there(low.root, space)
+        rows = tables.rows(low.root, space)
+        is_told = _is_computed(tables, view)
+        found = np.zeros(rows.shape, bool)
+        found[rows >= 0] = is_told[rows[rows >= 0]]
+        return found
+
+    key = (space,) if is_everywhere else (space, source.place, view.origin)
     of = low.slot(
-        ("examples", space),
+        ("examples", *key),
         low.root,
         examples,
     )
-    plain = there.room.there
+    plain = low.slot(
+        ("tells", *key),
+        low.root,
+        tells,
+    )
 
     def sums(run: Run) -> Any:
         n = run.size(body.room)

@@ -55,10 +55,12 @@ class Frame:
 
     Attributes:
       fills: From the tables to the rows of `space` with copies where none is, if these are not the first ones of each level.
+      repeats_last: Whether a level without rows may compute the last one that has some once more, as that changes nothing.
       is_in_steps: Whether each level has as many rows as it needs; then all of them lie one after the other, as if of one level.
     """
 
     fills: Callable[[RowTables], np.ndarray] | None = None
+    repeats_last = False
     is_in_steps = False
 
     def __init__(

@@ -143,25 +143,30 @@ def count_levels(
 
 
 @compiled
-def list_levels(
+def list_steps(
     groups,
     levels,
+    firsts,
     counts,
     found,
 ):
-    """Lists the rows of each level of each group, in order.
+    """Lists the rows of each step of each group, in order; a level with more rows than a step has takes several steps.
 
     Args:
       groups: `[groups, rows]`; -1 for none.
       levels: `[rows of the space]`: their levels; below 0 for rows without one.
+      firsts: `[groups, levels]`: the first step of each level.
       counts: `[groups, levels]` zeros.
-      found: `[groups, levels, most]`, all -1: the result.
+      found: `[groups, steps, rows of a step]`, all -1: the result.
     """
+    width = found.shape[2]
     for group in range(groups.shape[0]):
         for at in range(groups.shape[1]):
             row = groups[group, at]
             if row >= 0 and levels[row] >= 0:
                 # Rows of a level stay in the order of their group.
                 level = levels[row]
-                found[group, level, counts[group, level]] = row
+                place = counts[group, level]
+                step = firsts[group, level] + place // width
+                found[group, step, place % width] = row
                 counts[group, level] += 1

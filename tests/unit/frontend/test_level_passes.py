@@ -27,17 +27,30 @@ def test_levels_of_groups(seed):
             own = [row for row in group.tolist() if row >= 0 and levels[row] == level]
             lists.append(own)
     shape = (len(groups), 3)
-    most = level_passes.count_levels(groups, levels, np.zeros(shape, np.int64))
+    counts = np.zeros(shape, np.int64)
+    most = level_passes.count_levels(groups, levels, counts)
     assert most == max(map(len, lists))
-    found = np.full((*shape, most), -1)
-    level_passes.list_levels(
-        groups,
-        levels,
-        np.zeros(shape, np.int64),
-        found,
-    )
-    for row, own in zip(found.reshape(len(lists), most), lists, strict=True):
-        assert row.tolist() == own + [-1] * (most - len(own))
+    # steps of as many rows as the widest level has, and of fewer
+    for width in range(1, most + 1):
+        n_each = -(-counts // width)
+        n_steps = int(n_each.sum(1).max())
+        found = np.full((len(groups), n_steps, width), -1)
+        level_passes.list_steps(
+            groups,
+            levels,
+            n_each.cumsum(1) - n_each,
+            np.zeros(shape, np.int64),
+            found,
+        )
+        want = []
+        for group in range(len(groups)):
+            steps = []
+            for own in lists[3 * group : 3 * group + 3]:
+                for first in range(0, len(own), width):
+                    part = own[first : first + width]
+                    steps.append(part + [-1] * (width - len(part)))
+            want.append(steps + [[-1] * width] * (n_steps - len(steps)))
+        assert found.tolist() == want
 
 
 @pytest.mark.parametrize("largest", [3, 10**9])  # keys that are counted, and too many of them

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 from support.effort import left_to_nightly
+from support.loop_bodies import bodies_of_loops
 
 import ampjax as amp
 from ampjax.frontend.loops.loop_forms import form_of_loops, loops_as
@@ -582,24 +583,6 @@ def test_empty_batches_of_elements():
     )(PARAMS)
     want = jax.value_and_grad(lambda p: of_sequences(p, nothing))(PARAMS)
     compare((values, grads), want)
-
-
-def bodies_of_loops(text):
-    """The computations that loops of a compiled program run in each step, as lists of lines."""
-    computations = {}
-    for part in re.split(r"\n\n", text):
-        lines = part.strip().splitlines()
-        if lines and lines[0].startswith("%"):
-            computations[lines[0].split(" ")[0]] = lines[1:]
-    found = {}
-    names = re.findall(r"body=(%[\w.\-]+)", text)
-    while names:
-        name = names.pop()
-        if name not in found:
-            found[name] = computations[name]
-            inner = "\n".join(computations[name])
-            names += re.findall(r"(?:calls|to_apply)=(%[\w.\-]+)", inner)
-    return found
 
 
 @pytest.mark.parametrize("function", [of_trees, *left_to_nightly([of_sequences])])
