@@ -128,7 +128,7 @@ class MaskedRounds:
 
 
 def rounds(body: Body, call: Call, given: MaskedRounds) -> list[Value]:
-    """Adds rounds; one that no row needs is left out.
+    """Adds rounds; one that no row needs is left out, unless the host knows how many there are: then few or none are not needed.
 
     Args:
       body: Where.
@@ -153,7 +153,7 @@ def rounds(body: Body, call: Call, given: MaskedRounds) -> list[Value]:
     each = Body(
         low,
         block,
-        low.room(room.frame, room.space, going, False),
+        low.room(room.frame, room.space, going, False, given.goes_on is not None),
     )
     rooms = [part.inside(each) for part in carried]
     carry = [part.value(rows) for part, rows in zip(carried, inside, strict=True)]

@@ -47,6 +47,7 @@ class Room:
       there: The array of the batch that says which rows are no copies; its shape says how many rows there are.
       mask: Which rows count; None for all.
       is_known: Whether the examples alone say which rows count.
+      runs_empty: Whether steps run even where no row of the mask counts. To leave a step out, `jax.lax.cond` keeps copies of all that the step reads.
     """
 
     frame: Frame
@@ -54,6 +55,7 @@ class Room:
     there: Slot
     mask: Rows | None = None
     is_known: bool = True
+    runs_empty: bool = False
 
     @property
     def place(self) -> Place:
@@ -71,6 +73,8 @@ class Room:
     @property
     def may_be_empty(self) -> bool:
         """Whether only the run tells if any row counts."""
+        if self.runs_empty:
+            return False
         if self.mask is not None:
             return True
         return self.frame.outer is not None and not self.frame.is_in_steps

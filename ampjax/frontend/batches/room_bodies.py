@@ -114,7 +114,7 @@ class Body:
             return [around[run.slots[parents]]]
 
         self.block.add([counts], compute)
-        return low.room(room.frame, space, counts, room.is_known)
+        return low.room(room.frame, space, counts, room.is_known, room.runs_empty)
 
     def parents(self, space: IndexSpace) -> Slot:
         """The array of the batch that says around which row each element is.
@@ -270,13 +270,16 @@ class Body:
 
     def _derived(self, rows: Rows) -> Rows:
         """Stops the derivative of an outer array where no row of the room is there."""
-        return self.derived_where(self.room.there, rows) if self._may_lack_rows else rows
+        if not self._may_lack_rows:
+            return rows
+        mask = self.room.mask
+        return self.derived_where(self.room.there if mask is None else mask, rows)
 
-    def derived_where(self, there: Slot, rows: Rows) -> Rows:
+    def derived_where(self, there: Slot | Rows, rows: Rows) -> Rows:
         """An array, without a derivative where nothing is there.
 
         Args:
-          there: The array of the batch that says what is there.
+          there: The array of the batch, or the mask, that says what is there.
           rows: The array.
         """
         if not is_inexact(rows.aval.dtype):
@@ -284,7 +287,12 @@ class Body:
 
         def added() -> Rows:
             out = Rows(rows.aval, rows.room)
-            self.block.add([out], lambda run: [derived_if(run.slots[there], run.get(rows))])
+
+            def compute(run: Run) -> list[Any]:
+                is_there = run.slots[there] if isinstance(there, Slot) else run.get(there)
+                return [derived_if(is_there, run.get(rows))]
+
+            self.block.add([out], compute)
             return out
 
         return self.block.once((rows, there, "derived"), added)
@@ -303,7 +311,7 @@ class Body:
     def _may_lack_rows(self) -> bool:
         """Whether steps here run even where no row of the room is there; loops and choices leave their steps out then."""
         room = self.room
-        return room.mask is None and room.frame.outer is None
+        return room.runs_empty or (room.mask is None and room.frame.outer is None)
 
     def _is_carried(self, rows: Rows, loop: Loop) -> bool:
         """Says whether an array changes from step to step of a loop, or is made in the loop."""

@@ -118,6 +118,7 @@ class RowLowering:
         space: IndexSpace,
         mask: Rows | None = None,
         is_known: bool = True,
+        runs_empty: bool = False,
     ) -> Room:
         """A room."""
         there = self.slot(
@@ -125,7 +126,7 @@ class RowLowering:
             frame,
             lambda tables: tables.is_there(frame, space),
         )
-        return Room(frame, space, there, mask, is_known)
+        return Room(frame, space, there, mask, is_known, runs_empty)
 
     def reads(
         self,

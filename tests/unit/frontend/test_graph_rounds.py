@@ -204,3 +204,38 @@ def test_what_is_sent_is_computed_for_the_fewer_of_nodes_and_edges():
         }
         assert max(widths) < 2 * n_nodes
         assert min(widths) < 2 * min(n_nodes, n_edges)
+
+
+def test_rounds_without_messages_give_no_derivative():
+    """What is sent is computed of a graph that has ended, where no other graph has edges: there its logarithm is not finite."""
+
+    def spread(p, s):
+        def turn(_, h):
+            send = lambda h: jnp.log(h) * p["w"]
+            got = amp.propagate([send], s["edges"], h)
+            return amp.map(lambda h, m: h + jnp.tanh(m * p["v"]), h, got)
+
+        return amp.sum(amp.fori_loop(s["rounds"], turn, s["x"]))
+
+    def graph(rounds, x, senders, receivers):
+        return {
+            "x": np.array(x, np.float32),
+            "rounds": np.int32(rounds),
+            "edges": amp.Edges(np.array(senders, np.int32), np.array(receivers, np.int32)),
+        }
+
+    spec = {"x": "float32[v]", "rounds": "int32[]", "edges": amp.Edges("v")}
+    params = {"w": np.float32(0.5), "v": np.float32(-0.3)}
+    ended = graph(0, [0.0, -1.0], [0, 1], [1, 0])
+    alone = graph(2, [1.0, 2.0, 3.0], [], [])
+    sending = graph(3, [2.0, 3.0], [0, 1], [1, 0])
+    batched = amp.vmap(spread, spec, params=params)
+    largest = batched.pack([sending, graph(9, [4.0, 5.0], [0, 1], [1, 0])])
+    for examples in ([ended, alone], [alone, ended], [ended, sending], [ended]):
+        want = jax.value_and_grad(lambda p, each=examples: sum(spread(p, s) for s in each))(params)
+        for batch in (batched.pack(examples), batched.pack(examples, like=largest)):
+            n = len(examples)
+            total = lambda p, batch=batch, n=n: batched(p, batch)[:n].sum()
+            found = jax.value_and_grad(total)(params)
+            for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+                np.testing.assert_allclose(one, other, 1e-5, 1e-6)
