@@ -303,6 +303,9 @@ class RowProgram:
         arrays: list[np.ndarray] = []
         missing: list[tuple[int, tuple[str, ...]]] = []
         for number, slot in enumerate(self._slots):
+            if not columns.missing:  # as in training, where contexts would take a twentieth of the time
+                arrays.append(slot.make(tables))
+                continue
             with columns.noting_missing() as read:
                 arrays.append(slot.make(tables))
             if read:
