@@ -39,6 +39,8 @@ class Batched:
       function: `function(params, example)`.
       spec: What an example looks like.
       params: The parameters, or their types; None until the first call tells them.
+
+    It has more than 15 methods: calls, packing and epochs each come in two forms, and each checks what users give.
     """
 
     def __init__(

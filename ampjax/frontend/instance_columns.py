@@ -18,6 +18,7 @@ from ampjax.frontend.deduction.numpy_rows import rows_in_numpy
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.payload_types import from_raw, raw, raw_type
 from ampjax.frontend.instance_topologies import InstanceTopologies
+from ampjax.frontend.selected_instances import KeptColumns, InstanceSelection
 from ampjax.ir.instances import Messages
 from ampjax.jaxprs.primitives import bind
 from ampjax.utils.row_ranges import ranges
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 _NOTHING: frozenset[str] = frozenset()
 
-KEPT_BYTES = 2**28
-"""Computed columns of a data set that are kept for its batches hold so many bytes at most."""
-
 
 class Columns:
     """The known values of a data set while its columns are made.
@@ -44,6 +42,7 @@ class Columns:
 
     Attributes:
       missing: The paths of the leaves that no instance has.
+      selection: Which instances of a larger data set they are, if they are any.
 
     Raises:
       DataError: If instances do not fit the spec, or lengths that the spec calls the same differ.
@@ -66,9 +65,8 @@ class Columns:
         self._sizes: dict[tuple[str, ...], tuple[str, np.ndarray]] = {}
         self._starts: dict[tuple[str, ...], np.ndarray] = {}
         self._dimensions = {leaf.path: leaf.dimensions for leaf in leaves}
-        self._all: Columns | None = None
-        self._numbers = np.zeros(0, np.int64)
-        self._n_bytes = 0
+        self.selection: InstanceSelection | None = None
+        self._kept = KeptColumns(self)
         if labels:
             missing = []
         else:
@@ -94,7 +92,7 @@ class Columns:
         same = copy(self)
         same._known = {}
         same._noted = [set()]
-        same._n_bytes = 0
+        same._kept = KeptColumns(same)
         return same
 
     def some(self, numbers: np.ndarray) -> Columns:
@@ -105,8 +103,7 @@ class Columns:
         """
         part = self.as_read()
         part._n = len(numbers)
-        part._all = None if self.missing else self
-        part._numbers = numbers
+        part.selection = None if self.missing else InstanceSelection(self._kept, numbers)
         part._starts = {}
         part._sizes = {}
         rows: dict[tuple[str, ...], np.ndarray] = {(): numbers}
@@ -119,47 +116,6 @@ class Columns:
         for path, values in self._values.items():
             part._values[path] = values[rows[self._dimensions[path]]]
         return part
-
-    def cut(self, column: Column, row_bytes: int) -> np.ndarray | None:
-        """Values of a column of some instances, taken from those of all instances, which are kept.
-
-        Args:
-          column: The column.
-          row_bytes: The bytes of one value.
-
-        Returns:
-          The values; None if these are not some instances of a data set, or the values of all were too large to be kept.
-        """
-        whole = self._all
-        if whole is None or not whole._keeps(column, row_bytes):
-            return None
-        return column.of(whole)[self._rows_among_all(column.space)]
-
-    def _keeps(self, column: Column, row_bytes: int) -> bool:
-        """Whether all values of a column are kept, or there is room for them, and for what they are computed from."""
-        if column in self._known:
-            return True
-        n_bytes = self._n_bytes + 3 * row_bytes * column.space.n_rows(self)
-        if n_bytes > KEPT_BYTES:
-            return False
-        self._n_bytes = n_bytes
-        return True
-
-    def _rows_among_all(self, space: IndexSpace) -> np.ndarray:
-        """The number of each row of a space among the rows of all instances."""
-        parent = space.parent
-        if parent is None:
-            return self._numbers
-
-        def make() -> np.ndarray:
-            assert self._all is not None
-            starts = space.starts(self._all)
-            return ranges(
-                starts[self._rows_among_all(parent)],
-                space.lengths(self),
-            )
-
-        return self.once((space, "among all"), make)
 
     def n_elements(self) -> np.ndarray:
         """Counts the elements of each instance along all dimensions of the spec, the instance included, `[n]`."""

@@ -52,6 +52,8 @@ def lower(jaxpr: Any, is_mapped: Sequence[bool]) -> LaneProgram:
 class _Lowering:
     """Blocks in the making.
 
+    It has more than 15 methods: one for each kind of equation that becomes blocks.
+
     Attributes:
       shared: Variables that are the same for all elements, computed once.
       blocks: All blocks so far; new equations go to the last one.

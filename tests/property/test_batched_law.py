@@ -101,7 +101,7 @@ def check(case):
 
 
 def check_cut(batched, examples, order, batch):
-    """Checks that examples which are taken from a data set are packed as they are alone, to the bit."""
+    """Checks examples from a data set: packed as if alone, to the bit."""
     whole = Columns(batched._leaves, examples)
     (cut,) = batched._last.pack([whole.some(order)], len(batch.weights))
     for one, other in zip(cut.arrays, batch.arrays, strict=True):

@@ -202,7 +202,7 @@ class _LevelLoop:
         return tables
 
     def _tables_repeated(self, run: Run) -> dict[Slot, Any]:
-        """The same arrays, of a level without rows those of the last one that has some."""
+        """Repeats the arrays of the last level with rows for levels without rows."""
         is_new = jnp.any(run.slots[self.there], -1)
         number = jnp.minimum(
             jnp.arange(len(is_new)),

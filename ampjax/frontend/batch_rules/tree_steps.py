@@ -85,7 +85,8 @@ def fold(
             kids = []
             for state, kind in zip(states, types, strict=True):
                 below = View(state.rows, children, rows_of_children)
-                kids.append(Elements(children, View(around.rows(below, kind), children)))
+                read: Value = View(around.rows(below, kind), children)
+                kids.append(Elements(children, read))
         return there.run(
             branch,
             [*operands[n_leaf:n_closed], *rows, *kids],

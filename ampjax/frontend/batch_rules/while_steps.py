@@ -57,7 +57,7 @@ def while_loop(
 
 @dataclass(frozen=True)
 class Counter:
-    """A part of a carry that each round raises by the same integer: in a round it is the same for all rows that still go on.
+    """A part of a carry, raised by the same integer in each round: so all rows still in the loop have the same value.
 
     Args:
       start: Its value before the first round.

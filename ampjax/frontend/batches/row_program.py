@@ -303,7 +303,9 @@ class RowProgram:
         arrays: list[np.ndarray] = []
         missing: list[tuple[int, tuple[str, ...]]] = []
         for number, slot in enumerate(self._slots):
-            if not columns.missing:  # as in training, where contexts would take a twentieth of the time
+            if (
+                not columns.missing
+            ):  # as in training, where contexts would take a twentieth of the time
                 arrays.append(slot.make(tables))
                 continue
             with columns.noting_missing() as read:
@@ -531,7 +533,7 @@ def _report(
         ).astype(np.int32)
 
     def tells(tables: RowTables) -> np.ndarray:
-        """Which rows are there and tell it: of a tree's nodes, the branches alone tell what the function of branches tells."""
+        """Marks the rows with a report of their own: of a tree's nodes, only branches have the reports of the function of branches."""
         if is_everywhere:
             return tables.is_there(low.root, space)
         rows = tables.rows(low.root, space)
@@ -540,7 +542,9 @@ def _report(
         found[rows >= 0] = is_told[rows[rows >= 0]]
         return found
 
-    key = (space,) if is_everywhere else (space, source.place, view.origin)
+    key: tuple[Hashable, ...] = (space,)
+    if source is not None and not is_everywhere:
+        key = (space, source.place, view.origin)
     of = low.slot(
         ("examples", *key),
         low.root,

@@ -48,11 +48,13 @@ class EquationColumn(Column):
         self.operands = operands
 
     def _values(self, data: Columns) -> np.ndarray:
-        """Its values; those of some instances are taken from the values of all, which are computed only once."""
-        kind = self.source.outvars[self.number].aval
-        found = data.cut(self, kind.size * kind.dtype.itemsize)
-        if found is not None:
-            return found
+        """Takes the values of some instances of a data set from the values of all, computed only once."""
+        if data.selection is not None:
+            kind = self.source.outvars[self.number].aval
+            row_bytes = kind.size * kind.dtype.itemsize
+            found = data.selection.values(self, row_bytes, data)
+            if found is not None:
+                return found
         results = data.once(
             self._whole,
             lambda: self._whole._compute(data),

@@ -1,4 +1,4 @@
-"""Rounds of `amp.while_loop` that a part of the carry counts: what that part chooses is the same for all rows, and read once."""
+"""Rounds of `amp.while_loop` with a counter in the carry: one number for all rows, so a layer chosen by the counter is read once."""
 
 import re
 

@@ -207,7 +207,7 @@ def test_what_is_sent_is_computed_for_the_fewer_of_nodes_and_edges():
 
 
 def test_rounds_without_messages_give_no_derivative():
-    """What is sent is computed of a graph that has ended, where no other graph has edges: there its logarithm is not finite."""
+    """Messages of a graph without further rounds, computed where no other graph has edges: of numbers without a logarithm."""
 
     def spread(p, s):
         def turn(_, h):

@@ -94,7 +94,7 @@ def _total(p, batched, batch, n):
 
 
 def branches_with_metrics(arity):
-    """A sum over a tree, whose branches tell how many children they have, and their words."""
+    """A sum over a tree; each branch reports its word, as a metric and as an output."""
 
     def model(p, s):
         def branch(word, *children):
@@ -136,7 +136,7 @@ def test_all_levels_have_room_in_the_steps(counts, room, start):
 
 
 def bushy(seed):
-    """A tree of which most nodes are leaves: a root, ten branches, and thirty leaves below some of these."""
+    """A tree with many leaves: a root, ten branches, and thirty leaves below some branches."""
     rng = np.random.default_rng(seed)
     parent = [-1, *[0] * 10, *rng.integers(1, 11, 30)]
     side = [parent[:i].count(above) for i, above in enumerate(parent)]

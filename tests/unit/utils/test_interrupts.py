@@ -1,4 +1,4 @@
-"""Ctrl-C waits for the end of what must not be cut in two, and is Python's again afterwards."""
+"""Ctrl-C waits for the end of an operation, and Python's own handler is back afterwards."""
 
 from __future__ import annotations
 
