@@ -147,7 +147,7 @@ class _Planner:
                 home = []
                 groups.append(home)
             new = chain.nodes if chain is not None else (node,)
-            start = self._first_place(home)
+            start = _first_place(home, self.chains)
             home[start:start] = new
             of.update((one.name, home) for one in new)
         # Stages are numbered with sources first; those for sinks alone come last, so numbers of the
@@ -157,12 +157,6 @@ class _Planner:
         for nodes in reversed(groups):
             if isinstance(nodes[-1].op, Loss):
                 self._add_seen(nodes)
-
-    def _first_place(self, home: Sequence[Node]) -> int:
-        """The place of a new node in a stage: before its consumers, but behind the nodes of a chain."""
-        if home and home[0].name in self.chains:
-            return len(self.chains[home[0].name].nodes)
-        return 0
 
     def _add_seen(self, fused: Sequence[Node]) -> None:
         """Adds stages for sinks' views of nodes that a loss has fused: predictions leave losses out, and need these nodes all the same."""
@@ -197,25 +191,10 @@ class _Planner:
         if home is None or home[-1].table is not None:
             return None
         if chain is None:
-            fits = self._takes_node(home, node)
+            fits = _takes_node(home, node, self.worker_of)
         else:
             fits = self._takes_chain(home, chain)
         return home if fits else None
-
-    def _takes_node(self, home: list[Node], node: Node) -> bool:
-        """Whether a node can be in one kernel with nodes that consume its rows: one worker, one choice of weights and sizes, and no join in between."""
-        last = home[-1]
-        if not isinstance(last.op, Compute | Loss) or node.op.join is not None:
-            return False
-        if self.worker_of[node.name] != self.worker_of[last.name]:
-            return False
-        if (node.has_params or last.has_params) and _kernel_options(node) != _kernel_options(last):
-            return False
-        if _join(last) is None:
-            return True
-        # The states of a stage's outputs are those of its first port: under a join of its own that must stay `last`'s first input.
-        keeps_first = isinstance(last.op, Loss) or input_wire(home[0], 0).source is node
-        return keeps_first and len(dict.fromkeys(node.inputs)) == 1
 
     def _takes_chain(self, home: list[Node], chain: Chain) -> bool:
         """Whether row-wise nodes that consume a chain's collected rows can be in one stage with the chain."""
@@ -311,9 +290,9 @@ class _Planner:
 
     def _type_ports(self) -> None:
         """A port lies in host memory if all its messages come from there; so does a group whose members do."""
-        host_ports = self._host_ports()
+        host_ports = _host_ports(self._producers())
         for stage in self.stages:
-            if self._is_on_host(stage, host_ports):
+            if _is_on_host(stage, host_ports):
                 stage.space = HOST
         for stage in self.stages:
             ports = []
@@ -324,21 +303,6 @@ class _Planner:
                     space = self._home(stage, i)
                 ports.append(Port(wire_type(wire), wire.name, space))
             stage.ports = tuple(ports)
-
-    def _host_ports(self) -> dict[StagePort, bool]:
-        """Whether all messages of a port come from the host, for each port that any reach."""
-        producers = self._producers()
-        # From all ports on the host down: a port leaves it as soon as one producer does, until
-        # nothing changes.
-        on_host = dict.fromkeys(producers, True)
-        changed = True
-        while changed:
-            changed = False
-            for leaf, sources in producers.items():
-                still = all(s is None or self._is_on_host(s, on_host) for s in sources)
-                changed |= still != on_host[leaf]
-                on_host[leaf] = still
-        return on_host
 
     def _producers(self) -> dict[StagePort, list[Stage | None]]:
         """The stages that feed each port; None for a pump."""
@@ -351,14 +315,6 @@ class _Planner:
                 for leaf in self._leaves(wire):
                     producers.setdefault(leaf, []).append(stage)
         return producers
-
-    def _is_on_host(
-        self,
-        stage: Stage,
-        host_ports: Mapping[StagePort, bool],
-    ) -> bool:
-        """Whether a stage is a group of rows in host memory: groups go where their members are."""
-        return not stage.kind.is_dispatched and host_ports.get(StagePort(stage.number, 0), True)
 
     def _home(self, stage: Stage, port: int) -> int:
         opener = not stage.kind.is_dispatched and port == 1
@@ -490,9 +446,66 @@ def _home_of_consumers(
     return home if not is_seen or isinstance(home[-1].op, Loss) else None
 
 
+def _first_place(
+    home: Sequence[Node],
+    chains: Mapping[str, Chain],
+) -> int:
+    """The place of a new node in a stage: before its consumers, but behind the nodes of a chain."""
+    if home and home[0].name in chains:
+        return len(chains[home[0].name].nodes)
+    return 0
+
+
+def _takes_node(
+    home: Sequence[Node],
+    node: Node,
+    worker_of: Mapping[str, int],
+) -> bool:
+    """Whether a node can be in one kernel with nodes that consume its rows: one worker, one choice of weights and sizes, and no join in between."""
+    last = home[-1]
+    if not isinstance(last.op, Compute | Loss) or node.op.join is not None:
+        return False
+    if worker_of[node.name] != worker_of[last.name]:
+        return False
+    if (node.has_params or last.has_params) and _kernel_options(node) != _kernel_options(last):
+        return False
+    if _join(last) is None:
+        return True
+    # The states of a stage's outputs are those of its first port: under a join of its own that must stay `last`'s first input.
+    keeps_first = isinstance(last.op, Loss) or input_wire(home[0], 0).source is node
+    return keeps_first and len(dict.fromkeys(node.inputs)) == 1
+
+
 def _kernel_options(node: Node) -> tuple[object, object]:
     """The options that are the same for all parameters of a kernel."""
     return node.options.weights, node.options.max_dispatch_size
+
+
+def _host_ports(producers: Mapping[StagePort, list[Stage | None]]) -> dict[StagePort, bool]:
+    """Whether all messages of a port come from the host, by port.
+
+    Args:
+      producers: The stages that feed each port; None for a pump.
+    """
+    # From all ports on the host down: a port leaves it as soon as one producer does, until
+    # nothing changes.
+    on_host = dict.fromkeys(producers, True)
+    changed = True
+    while changed:
+        changed = False
+        for leaf, sources in producers.items():
+            still = all(s is None or _is_on_host(s, on_host) for s in sources)
+            changed |= still != on_host[leaf]
+            on_host[leaf] = still
+    return on_host
+
+
+def _is_on_host(
+    stage: Stage,
+    host_ports: Mapping[StagePort, bool],
+) -> bool:
+    """Whether a stage is a group of rows in host memory: groups go where their members are."""
+    return not stage.kind.is_dispatched and host_ports.get(StagePort(stage.number, 0), True)
 
 
 def _join(node: Node) -> Key:
