@@ -295,7 +295,7 @@ def test_payloads_decide_one_after_the_other(name):
 
 
 def test_choices_are_assumed_from_the_states_of_what_goes_on():
-    """Messages have a field that the choices which meet them lack."""
+    """Messages may have a field that their choices lack."""
     with ag.Graph() as g:
         x = ag.npt("double", lambda x: 2 * x)(ag.pump("x", fields=("t",)))
         way = ag.npt("choose", lambda x: x.astype("int32"))(ag.pump("way"))
