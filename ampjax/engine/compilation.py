@@ -135,31 +135,31 @@ def ladders(
             # This size, and so all below it, have been compiled.
             if most <= scheduler.tables.cap_of(stage.number, direction):
                 continue
-            jobs: list[Callable[[], object]] = []
-            reads = {}
-            for port in stage.ports:
-                reads[port.arena] = scheduler.tables.capacity(port.arena)
-            # Each size by itself, then with what else may be asked of it: updates at once, dropped
-            # gradients.
+            jobs = list[Callable[[], object]]()
             for idle in idle_launches(stage, direction, rows, messages, scheduler.tables.capacity):
-                jobs.append(partial(executor.warm, idle, reads))
-                if _may_update(executor, scheduler, stage, idle):
-                    updates = [Update(node, idle.n_rows) for node in stage.params]
-                    jobs.append(
-                        partial(
-                            executor.warm,
-                            idle._replace(changes=updates, brings_updates=True),
-                            reads,
-                        )
-                    )
-                dropped = tuple(
-                    [node for node in stage.params if node in scheduler.settings.stalest]
-                )
-                if (
-                    dropped and direction == BACKWARD
-                ):  # most often all that may be dropped is dropped together
-                    jobs.append(partial(executor.warm, idle._replace(dropped=dropped), reads))
+                jobs.extend(_compilations_of(executor, scheduler, stage, idle))
             yield Ladder(jobs, partial(scheduler.tables.cap, stage.number, direction, most))
+
+
+def _compilations_of(
+    executor: AnyExecutor,
+    scheduler: Scheduler,
+    stage: Stage,
+    idle: Launch,
+) -> Iterator[Callable[[], object]]:
+    """The compilations for launches of one size: without changes of parameters, and with each change that may come along."""
+    reads = {}
+    for port in stage.ports:
+        reads[port.arena] = scheduler.tables.capacity(port.arena)
+    yield partial(executor.warm, idle, reads)
+    if _may_update(executor, scheduler, stage, idle):
+        updates = [Update(node, idle.n_rows) for node in stage.params]
+        bringing = idle._replace(changes=updates, brings_updates=True)
+        yield partial(executor.warm, bringing, reads)
+    dropped = tuple([node for node in stage.params if node in scheduler.settings.stalest])
+    # Most often all gradients that may be dropped are dropped together.
+    if dropped and idle.direction == BACKWARD:
+        yield partial(executor.warm, idle._replace(dropped=dropped), reads)
 
 
 def _may_update(

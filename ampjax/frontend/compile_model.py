@@ -622,45 +622,57 @@ def _line_of_result(function: Traced, number: int) -> str:
     )
 
 
+_RETURN = "Return the loss, or `(loss, {name: value})`."
+
+
 def _metrics_of(
     function: Traced,
     results: Sequence[Any],
 ) -> list[tuple[int, str]]:
     """Checks the model's result; returns the metrics' places and names."""
-    where = "the model"
-    fix = "Return the loss, or `(loss, {name: value})`."
     structure = function.results
     returned = structure.unflatten(range(structure.num_leaves))
     metrics: Any = {}
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
         returned, metrics = returned
     if not isinstance(returned, int):
-        fix = "Is `return` missing? " * (not results) + fix
-        raise GraphError(where, "a loss: one number", structure_text(structure), fix)
+        fix = "Is `return` missing? " * (not results) + _RETURN
+        raise GraphError("the model", "a loss: one number", structure_text(structure), fix)
     for name, i in [("the loss", returned), *metrics.items()]:
-        if not isinstance(name, str) or not name:
-            raise GraphError(
-                f"{where}, metrics", "names: texts", f"{name!r}", "Give each metric a name."
-            )
-        if name in OF_THE_LOSS:
-            raise GraphError(
-                f"{where}, metrics",
-                f"other names than `{name}`",
-                f"`{name}`",
-                "The loss is told anyway.",
-            )
-        if (
-            not isinstance(i, int)
-            or results[i].shape != ()
-            or (i == returned and not jnp.issubdtype(results[i].dtype, np.floating))
-        ):
-            expected = "one number" + (" of floats" if i == returned else "")
-            if not isinstance(i, int):
-                raise GraphError(f"{where}, {name}", expected, "a structure", fix)
-            if results[i].shape:
-                module = "jnp" if isinstance(results[i].shape[0], int) else "amp"
-                fix = f"Sum or average it: `{module}.sum`, `{module}.mean`."
-            raise GraphError(
-                f"{_line_of_result(function, i)}, {name}", expected, shape_text(results[i]), fix
-            )
+        _check_name(name)
+        _check_number(function, results, name, i, i == returned)
     return [(i, name) for name, i in metrics.items()]
+
+
+def _check_name(name: Any) -> None:
+    where = "the model, metrics"
+    if not isinstance(name, str) or not name:
+        raise GraphError(where, "names: texts", f"{name!r}", "Give each metric a name.")
+    if name in OF_THE_LOSS:
+        raise GraphError(
+            where,
+            f"other names than `{name}`",
+            f"`{name}`",
+            "The loss is told anyway.",
+        )
+
+
+def _check_number(
+    function: Traced,
+    results: Sequence[Any],
+    name: str,
+    i: Any,
+    is_loss: bool,
+) -> None:
+    """Checks that one of the model's results is one number; the loss is a number of floats."""
+    expected = "one number" + (" of floats" if is_loss else "")
+    fix = _RETURN
+    if not isinstance(i, int):
+        raise GraphError(f"the model, {name}", expected, "a structure", fix)
+    kind = results[i]
+    if kind.shape:
+        module = "jnp" if isinstance(kind.shape[0], int) else "amp"
+        fix = f"Sum or average it: `{module}.sum`, `{module}.mean`."
+    if kind.shape != () or (is_loss and not jnp.issubdtype(kind.dtype, np.floating)):
+        line = _line_of_result(function, i)
+        raise GraphError(f"{line}, {name}", expected, shape_text(kind), fix)

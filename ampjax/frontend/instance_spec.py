@@ -395,34 +395,53 @@ def _parse(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
         raise GraphError(where, "a type, such as `float32[n,11]`", f"{text!r}", fix)
     of_keys = _key_types().get(match[1])
     if of_keys is not None:
-        numbers = raw_type(of_keys)
-        plain = _parse(keys_of, f"{numbers.dtype}[{match[2]}]")
+        words = raw_type(of_keys)
+        plain = _parse(keys_of, f"{words.dtype}[{match[2]}]")
         return replace(
             plain,
-            shape=(*plain.shape, *numbers.shape),
+            shape=(*plain.shape, *words.shape),
             of_keys=of_keys.dtype,
         )
+    dtype = _parse_dtype(where, match[1], fix)
+    named, numbers = _parse_shape(where, match[2], fix)
+    like = "senders" if isinstance(text, _Kinds) else ""
+    return LeafSpec(
+        path,
+        keys_of,
+        dtype,
+        named,
+        numbers,
+        like=like,
+    )
+
+
+def _parse_dtype(where: str, text: str, fix: str) -> np.dtype:
     try:
-        dtype = np.dtype(jnp.dtype(match[1]))
+        dtype = np.dtype(jnp.dtype(text))
     except TypeError:
         dtype = np.dtype(object)
     if not (jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)):
-        raise GraphError(where, "a dtype of JAX", f"`{match[1]}`", fix)
-    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        narrow = jax.dtypes.canonicalize_dtype(dtype).name
-        hint = f'Write `{narrow}`, or set `jax.config.update("jax_enable_x64", True)`.'
-        raise GraphError(where, "a dtype that JAX holds now", f"`{match[1]}`", hint)
-    parts = []
-    for part in match[2].split(","):
-        if part.strip():
-            parts.append(part.strip())
+        raise GraphError(where, "a dtype of JAX", f"`{text}`", fix)
+    held = jax.dtypes.canonicalize_dtype(dtype)
+    if held != dtype:
+        hint = f'Write `{held.name}`, or set `jax.config.update("jax_enable_x64", True)`.'
+        raise GraphError(where, "a dtype that JAX holds now", f"`{text}`", hint)
+    return dtype
+
+
+def _parse_shape(
+    where: str,
+    text: str,
+    fix: str,
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The dimensions of a leaf's type: first the names, then the numbers."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
     named = [part for part in parts if not part.isdigit()]
-    if (
-        parts[: len(named)] != named
-        or any(not name.isidentifier() for name in named)
-        or len(set(named)) < len(named)
-    ):
-        raise GraphError(where, "different names first, then numbers", f"`[{match[2]}]`", fix)
+    numbers = parts[len(named) :]
+    is_ordered = parts[: len(named)] == named
+    are_names = all(name.isidentifier() for name in named)
+    if not is_ordered or not are_names or len(set(named)) < len(named):
+        raise GraphError(where, "different names first, then numbers", f"`[{text}]`", fix)
     for name in named:
         if name in _WORDS_OF_SHAPES:
             raise GraphError(
@@ -431,15 +450,7 @@ def _parse(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
                 f"`{name}`",
                 f"Write `{name}_`.",
             )
-    like = "senders" if isinstance(text, _Kinds) else ""
-    return LeafSpec(
-        path,
-        keys_of,
-        dtype,
-        tuple(named),
-        tuple(int(part) for part in parts[len(named) :]),
-        like=like,
-    )
+    return tuple(named), tuple(map(int, numbers))
 
 
 def list_once(instances: Sequence[Any]) -> Sequence[Any]:

@@ -404,44 +404,36 @@ def _part(
             "Give `sizes` one number of rows for each message; their sum is the payload's length.",
         )
     for name, column in pumped.fields.items():
-        values = np.asarray(column)
-        if values.ndim and len(values) != n:
-            raise MessageError(
-                f"{where}, state field `{name}`",
-                f"a scalar or {n} values, one per message",
-                f"{len(values)} values",
-                "Give each message one value.",
-            )
-        if values.dtype.kind not in "iub" and values.size:
-            raise MessageError(
-                f"{where}, state field `{name}`",
-                "integers",
-                f"{values.dtype}",
-                "States are integers: convert them.",
-            )
+        _check_field(f"{where}, state field `{name}`", np.asarray(column), n)
     return _PumpedPart(where, position, payload, n, pumped.fields, sizes)
+
+
+def _check_field(
+    where: str,
+    values: np.ndarray,
+    n: int,
+) -> None:
+    """Checks that a state field has an integer for each of `n` messages, or one for all."""
+    if values.ndim and len(values) != n:
+        raise MessageError(
+            where,
+            f"a scalar or {n} values, one per message",
+            f"{len(values)} values",
+            "Give each message one value.",
+        )
+    if values.dtype.kind not in "iub" and values.size:
+        raise MessageError(
+            where,
+            "integers",
+            f"{values.dtype}",
+            "States are integers: convert them.",
+        )
 
 
 def _stack_parts(pump: str, parts: list[_PumpedPart]) -> Messages:
     first = parts[0]
     for part in parts:
-        if sorted(part.fields) != sorted(first.fields):
-            raise MessageError(
-                f"pump `{pump}`",
-                f"the same state fields in every instance ({list(first.fields)})",
-                f"{list(part.fields)}",
-                "Give every message the same fields.",
-            )
-        if (
-            isinstance(part.payload, list) != isinstance(first.payload, list)
-            or np.shape(part.payload)[1:] != np.shape(first.payload)[1:]
-        ):
-            raise MessageError(
-                part.where,
-                f"rows of shape {np.shape(first.payload)[1:]}, as in other instances",
-                f"{np.shape(part.payload)[1:]}",
-                "Give all instances rows of the pump's shape.",
-            )
+        _check_alike(pump, first, part)
     fields = {}
     for name in first.fields:
         fields[name] = np.concatenate(
@@ -470,3 +462,28 @@ def _stack_parts(pump: str, parts: list[_PumpedPart]) -> Messages:
     else:
         sizes = np.concatenate([np.asarray(part.sizes, dtype=np.int64) for part in parts])
     return Messages(payload, instance, fields, sizes)
+
+
+def _check_alike(
+    pump: str,
+    first: _PumpedPart,
+    part: _PumpedPart,
+) -> None:
+    """Checks that an instance has the same fields and rows of the same shape for a pump as the first one."""
+    if sorted(part.fields) != sorted(first.fields):
+        raise MessageError(
+            f"pump `{pump}`",
+            f"the same state fields in every instance ({list(first.fields)})",
+            f"{list(part.fields)}",
+            "Give every message the same fields.",
+        )
+    are_lists = isinstance(part.payload, list), isinstance(first.payload, list)
+    shape = np.shape(part.payload)[1:]
+    expected = np.shape(first.payload)[1:]
+    if are_lists[0] != are_lists[1] or shape != expected:
+        raise MessageError(
+            part.where,
+            f"rows of shape {expected}, as in other instances",
+            f"{shape}",
+            "Give all instances rows of the pump's shape.",
+        )

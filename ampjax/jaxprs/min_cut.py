@@ -41,24 +41,10 @@ def smallest_cut(
     Returns:
       Variables, in the order in which they are computed.
     """
-    capacity: dict[Hashable, dict[Hashable, float]] = defaultdict(lambda: defaultdict(float))
     order: list[Any] = []
-    # Each variable is an edge from its `in` to its `out`, as wide as a row of it: cutting the edge records the variable.
     for equation in equations:
-        known = []
-        for v in equation.invars:
-            if not isinstance(v, Literal) and unrecoverable.get(v):
-                known.append(v)
-        cheap = equation.primitive.name in CHEAP and known and all(v in rows for v in known)
-        for var in (v for v in equation.outvars if unrecoverable.get(v)):
-            order.append(var)
-            capacity["in", var]["out", var] = rows.get(
-                var,
-                math.inf,
-            )
-            # A cheap equation can be computed again from its inputs; any other result comes from the source, so it must be recorded.
-            for source in [("out", v) for v in known] if cheap else [SOURCE]:
-                capacity[source]["in", var] = math.inf
+        order.extend(v for v in equation.outvars if unrecoverable.get(v))
+    capacity = _network(equations, unrecoverable, rows)
     # The backward pass reads these.
     for var in wanted:
         capacity["out", var][SINK] = math.inf
@@ -76,6 +62,32 @@ def smallest_cut(
         if ("out", var) in after and ("in", var) not in after:
             result.append(var)
     return result
+
+
+def _network(
+    equations: Sequence[Any],
+    unrecoverable: Mapping[Any, bool],
+    rows: Mapping[Any, int],
+) -> dict[Hashable, dict[Hashable, float]]:
+    """Makes a flow network: a variable is an edge from its `in` to its `out`, as wide as a row, and cutting the edge records the variable."""
+    capacity: dict[Hashable, dict[Hashable, float]] = defaultdict(lambda: defaultdict(float))
+    for equation in equations:
+        known = []
+        for v in equation.invars:
+            if not isinstance(v, Literal) and unrecoverable.get(v):
+                known.append(v)
+        cheap = equation.primitive.name in CHEAP and known and all(v in rows for v in known)
+        # A cheap equation can be computed again from its inputs; any other result comes from the source, so it must be recorded.
+        sources = [("out", v) for v in known] if cheap else [SOURCE]
+        for var in equation.outvars:
+            if unrecoverable.get(var):
+                capacity["in", var]["out", var] = rows.get(
+                    var,
+                    math.inf,
+                )
+                for source in sources:
+                    capacity[source]["in", var] = math.inf
+    return capacity
 
 
 def _path(

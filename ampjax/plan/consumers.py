@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ampjax.plan.stages import HOST, Stage, StagePort, Targets
 
@@ -13,35 +13,55 @@ def find_sole_consumers(stages: Sequence[Stage]) -> None:
     for s in stages:
         for j, route in enumerate(s.routes):
             outputs[(s.number, j)] = find_reached(route, stages)
+    ports = {key: list(reached) for key, (reached, _) in outputs.items()}
     # A group has the rows of its members, which other stages may consume, too.
     good = {}
     for key, (_, once) in outputs.items():
         good[key] = once and stages[key[0]].kind.is_dispatched
+    # From all outputs down: an output that is consumed otherwise, too, takes others with it.
     while True:
-        shared = set()
-        for key, (leaves, _) in outputs.items():
-            if not good[key]:
-                for leaf in leaves:
-                    shared.add(leaf)
-        refused = set()
-        for leaves, _ in outputs.values():
-            for leaf in leaves:
-                if leaf in shared or not _pays(stages, leaf):
-                    refused.add(leaf)
+        refused = _refused(stages, ports, good)
         now = {}
-        for key, (leaves, _) in outputs.items():
-            now[key] = good[key] and not any(leaf in refused for leaf in leaves)
+        for key, reached in ports.items():
+            now[key] = good[key] and refused.isdisjoint(reached)
         if now == good:
             break
         good = now
-    alone = set()
-    for key, (leaves, _) in outputs.items():
-        if good[key]:
-            for leaf in leaves:
-                alone.add(leaf)
+    sole = _reached_by(ports, good, True)
     for stage in stages:
         stage.written = tuple(good[stage.number, j] for j in range(len(stage.routes)))
-        stage.sole = tuple(StagePort(stage.number, p) in alone for p in range(len(stage.ports)))
+        stage.sole = tuple(StagePort(stage.number, p) in sole for p in range(len(stage.ports)))
+
+
+_Output = tuple[int, int]
+"""A stage's number, and the number of one of its outputs."""
+
+
+def _refused(
+    stages: Sequence[Stage],
+    ports: Mapping[_Output, list[StagePort]],
+    good: Mapping[_Output, bool],
+) -> set[StagePort]:
+    """Finds the ports that also get messages of other outputs, or whose stage does not write the gradient of each message."""
+    refused = _reached_by(ports, good, False)
+    for reached in ports.values():
+        for port in reached:
+            if not _pays(stages, port):
+                refused.add(port)
+    return refused
+
+
+def _reached_by(
+    ports: Mapping[_Output, list[StagePort]],
+    good: Mapping[_Output, bool],
+    wanted: bool,
+) -> set[StagePort]:
+    """The ports that the good outputs reach, or the others."""
+    found: set[StagePort] = set()
+    for key, reached in ports.items():
+        if good[key] == wanted:
+            found.update(reached)
+    return found
 
 
 def _pays(stages: Sequence[Stage], leaf: StagePort) -> bool:

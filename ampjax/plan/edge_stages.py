@@ -94,32 +94,40 @@ def _chain(
 ) -> Chain | None:
     """The chain that ends at a collect, if there is one that can be fused."""
     *inputs, topology = collect.inputs
-    traced = [
-        edge_type
-        for wire in inputs
-        if wire is not None and (edge_type := _edge_type(wire)) is not None
-    ]
+    traced = []
+    for wire in inputs:
+        edge_type = None if wire is None else _edge_type(wire)
+        if edge_type is None:
+            return None
+        traced.append(edge_type)
     sources = {source for source, _ in traced}
-    if len(traced) < len(inputs) or len(sources) != 1:
+    if len(sources) != 1:
         return None
     chain = Chain(
         sources.pop(),
         tuple(edge_type for _, edge_type in traced),
         collect,
     )
-    between = [node for edge_type in chain.edge_types for node in edge_type.nodes]
-    workers = {worker_of[node.name] for node in (*between, collect)}
-    weights = {node.options.weights for node in between if node.has_params}
-    total = collect.outputs[0].type
     fits = (
         chain.distribute.inputs[1] is topology
-        and len(set(between)) == len(between)
-        and len(workers) == 1
-        and len(weights) <= 1
-        and (total is not None and total.is_float)
+        and _is_one_kernel(chain, worker_of)
         and _stays_inside(chain)
     )
     return chain if fits else None
+
+
+def _is_one_kernel(
+    chain: Chain,
+    worker_of: Mapping[str, int],
+) -> bool:
+    """Whether one kernel can run a chain: one worker, one choice of weights, each node for one type of edges, and a sum of floats."""
+    between = chain.nodes[1:-1]
+    workers = {worker_of[node.name] for node in chain.nodes[1:]}
+    weights = {node.options.weights for node in between if node.has_params}
+    total = chain.collect.outputs[0].type
+    if total is None or not total.is_float:
+        return False
+    return len(set(between)) == len(between) and len(workers) == 1 and len(weights) <= 1
 
 
 def _edge_type(end: Wire) -> tuple[Node, EdgeType] | None:

@@ -136,9 +136,7 @@ class _Planner:
         of: dict[str, list[Node]] = {}
         for node in reversed(list(self.graph.walk())):
             chain = self.chains.get(node.name)
-            if chain is not None and node is not chain.collect:
-                continue
-            if isinstance(node.op, Pump) or (node.is_control and not isinstance(node.op, Group)):
+            if not _opens_a_stage(node, chain):
                 continue
             if fuse:
                 home = self._fusable_into(node, of, chain)
@@ -148,12 +146,8 @@ class _Planner:
                 # No stage can take the node, so it begins one of its own.
                 home = []
                 groups.append(home)
-            if home and home[0].name in self.chains:
-                # Nodes of a chain stay in front; a new node goes before its consumers.
-                start = len(self.chains[home[0].name].nodes)
-            else:
-                start = 0
             new = chain.nodes if chain is not None else (node,)
+            start = _first_place(home, self.chains)
             home[start:start] = new
             of.update((one.name, home) for one in new)
         # Stages are numbered with sources first; those for sinks alone come last, so numbers of the
@@ -193,45 +187,13 @@ class _Planner:
         """
         if node.table is not None or (not isinstance(node.op, Compute) and chain is None):
             return None
-        consumers = []
-        for wire in node.outputs:
-            for consumer, _ in wire.consumers:
-                consumers.append(consumer)
-        # Consumers beside sinks decide; a loss alone may be fused although sinks see its inputs.
-        others = [consumer for consumer in consumers if not isinstance(consumer.op, Sink)]
-        homes = []
-        for consumer in others or consumers:
-            homes.append(of.get(consumer.name) if not consumer.is_control else None)
-        home = homes[0] if homes else None  # none consumes what is discarded
-        if home is None or any(other is not home for other in homes) or home[-1].table is not None:
+        home = _home_of_consumers(node, of)
+        if home is None or home[-1].table is not None:
             return None
-        last = home[-1]
-        if len(others) < len(consumers) and not isinstance(last.op, Loss):
-            return None
-        if chain is not None:
-            return home if self._takes_chain(home, chain) else None
-        # One kernel: one worker, one choice of weights and sizes, and no join in between.
-        same_worker = self.worker_of[node.name] == self.worker_of[last.name]
-        same_options = (node.options.weights, node.options.max_dispatch_size) == (
-            last.options.weights,
-            last.options.max_dispatch_size,
-        ) or not (node.has_params or last.has_params)
-        plain_join = node.op.join is None and (
-            _join(last) is None or len(dict.fromkeys(node.inputs)) == 1
-        )
-        # The states of a stage's outputs are those of its first port: under a join of its own that must stay `last`'s first input.
-        first = (
-            isinstance(last.op, Loss)
-            or _join(last) is None
-            or input_wire(home[0], 0).source is node
-        )
-        fits = (
-            isinstance(last.op, (Compute, Loss))
-            and same_worker
-            and same_options
-            and plain_join
-            and first
-        )
+        if chain is None:
+            fits = _takes_node(home, node, self.worker_of)
+        else:
+            fits = self._takes_chain(home, chain)
         return home if fits else None
 
     def _takes_chain(self, home: list[Node], chain: Chain) -> bool:
@@ -242,7 +204,7 @@ class _Planner:
         options = []
         for n in (*chain.nodes, *home):
             if n.has_params:
-                options.append((n.options.weights, n.options.max_dispatch_size))
+                options.append(_kernel_options(n))
         # The states of the stage's outputs will be those of the chain's message: under a join, that must be `last`'s first input as it is.
         wires = (
             chain.collect.outputs[0],
@@ -328,42 +290,31 @@ class _Planner:
 
     def _type_ports(self) -> None:
         """A port lies in host memory if all its messages come from there; so does a group whose members do."""
+        host_ports = _host_ports(self._producers())
+        for stage in self.stages:
+            if _is_on_host(stage, host_ports):
+                stage.space = HOST
+        for stage in self.stages:
+            ports = []
+            for i, wire in enumerate(input_wires(stage)):
+                if host_ports.get(StagePort(stage.number, i), True):
+                    space = HOST
+                else:
+                    space = self._home(stage, i)
+                ports.append(Port(wire_type(wire), wire.name, space))
+            stage.ports = tuple(ports)
+
+    def _producers(self) -> dict[StagePort, list[Stage | None]]:
+        """The stages that feed each port; None for a pump."""
         producers: dict[StagePort, list[Stage | None]] = {}
-        # Who feeds each port: pumps (None) and stages.
-        for wire in [node.outputs[0] for node in self.graph.pumps.values()]:
-            for leaf in self._leaves(wire):
+        for node in self.graph.pumps.values():
+            for leaf in self._leaves(node.outputs[0]):
                 producers.setdefault(leaf, []).append(None)
         for stage in self.stages:
             for wire in stage.wires:
                 for leaf in self._leaves(wire):
                     producers.setdefault(leaf, []).append(stage)
-        # From all ports on the host down: a port leaves it as soon as one producer does, until
-        # nothing changes.
-        on_host = dict.fromkeys(producers, True)
-        changed = True
-        while changed:
-            changed = False
-            for leaf, sources in producers.items():
-                still = all(
-                    s is None
-                    or (not s.kind.is_dispatched and on_host.get(StagePort(s.number, 0), True))
-                    for s in sources
-                )
-                changed |= still != on_host[leaf]
-                on_host[leaf] = still
-        # Groups move to the host with their members, and then ports are typed.
-        for stage in self.stages:
-            if not stage.kind.is_dispatched and on_host.get(StagePort(stage.number, 0), True):
-                stage.space = HOST
-        for stage in self.stages:
-            stage.ports = tuple(
-                Port(
-                    wire_type(w),
-                    w.name,
-                    HOST if on_host.get(StagePort(stage.number, i), True) else self._home(stage, i),
-                )
-                for i, w in enumerate(input_wires(stage))
-            )
+        return producers
 
     def _home(self, stage: Stage, port: int) -> int:
         opener = not stage.kind.is_dispatched and port == 1
@@ -463,6 +414,98 @@ def input_wires(stage: Stage) -> list[Wire]:
         if w not in inside and not wire_type(w).topology:
             result.append(w)
     return result
+
+
+def _opens_a_stage(node: Node, chain: Chain | None) -> bool:
+    """Whether a node, or the chain of a collect, joins a stage or begins one; pumps and control nodes do not, but groups do."""
+    if chain is not None:
+        return node is chain.collect
+    if isinstance(node.op, Pump):
+        return False
+    return not node.is_control or isinstance(node.op, Group)
+
+
+def _home_of_consumers(
+    node: Node,
+    of: Mapping[str, list[Node]],
+) -> list[Node] | None:
+    """The one group that consumes all outputs of a node, if there is one; sinks may consume beside a group that ends in a loss."""
+    consumers = []
+    for wire in node.outputs:
+        for consumer, _ in wire.consumers:
+            consumers.append(consumer)
+    # Consumers beside sinks decide; a loss alone may be fused although sinks see its inputs.
+    others = [consumer for consumer in consumers if not isinstance(consumer.op, Sink)]
+    homes = []
+    for consumer in others or consumers:
+        homes.append(of.get(consumer.name) if not consumer.is_control else None)
+    home = homes[0] if homes else None  # none consumes what is discarded
+    if home is None or any(other is not home for other in homes):
+        return None
+    is_seen = len(others) < len(consumers)
+    return home if not is_seen or isinstance(home[-1].op, Loss) else None
+
+
+def _first_place(
+    home: Sequence[Node],
+    chains: Mapping[str, Chain],
+) -> int:
+    """The place of a new node in a stage: before its consumers, but behind the nodes of a chain."""
+    if home and home[0].name in chains:
+        return len(chains[home[0].name].nodes)
+    return 0
+
+
+def _takes_node(
+    home: Sequence[Node],
+    node: Node,
+    worker_of: Mapping[str, int],
+) -> bool:
+    """Whether a node can be in one kernel with nodes that consume its rows: one worker, one choice of weights and sizes, and no join in between."""
+    last = home[-1]
+    if not isinstance(last.op, Compute | Loss) or node.op.join is not None:
+        return False
+    if worker_of[node.name] != worker_of[last.name]:
+        return False
+    if (node.has_params or last.has_params) and _kernel_options(node) != _kernel_options(last):
+        return False
+    if _join(last) is None:
+        return True
+    # The states of a stage's outputs are those of its first port: under a join of its own that must stay `last`'s first input.
+    keeps_first = isinstance(last.op, Loss) or input_wire(home[0], 0).source is node
+    return keeps_first and len(dict.fromkeys(node.inputs)) == 1
+
+
+def _kernel_options(node: Node) -> tuple[object, object]:
+    """The options that are the same for all parameters of a kernel."""
+    return node.options.weights, node.options.max_dispatch_size
+
+
+def _host_ports(producers: Mapping[StagePort, list[Stage | None]]) -> dict[StagePort, bool]:
+    """Whether all messages of a port come from the host, by port.
+
+    Args:
+      producers: The stages that feed each port; None for a pump.
+    """
+    # From all ports on the host down: a port leaves it as soon as one producer does, until
+    # nothing changes.
+    on_host = dict.fromkeys(producers, True)
+    changed = True
+    while changed:
+        changed = False
+        for leaf, sources in producers.items():
+            still = all(s is None or _is_on_host(s, on_host) for s in sources)
+            changed |= still != on_host[leaf]
+            on_host[leaf] = still
+    return on_host
+
+
+def _is_on_host(
+    stage: Stage,
+    host_ports: Mapping[StagePort, bool],
+) -> bool:
+    """Whether a stage is a group of rows in host memory: groups go where their members are."""
+    return not stage.kind.is_dispatched and host_ports.get(StagePort(stage.number, 0), True)
 
 
 def _join(node: Node) -> Key:

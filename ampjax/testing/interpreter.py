@@ -380,15 +380,7 @@ class InstanceRun:
                 "Make the rows fit.",
             )
         self.results.rows[node.params_name] += len(inputs[0])
-        params = self._params.get(node.params_name, ())
-        body = self._oracle.body(node.name, op.body)
-        outs = []
-        for number, row in enumerate(zip(*inputs, strict=True)):
-            if op.body.rng and self._keys is not None:
-                key = self._keys(node.name, state, number)
-            else:
-                key = None
-            outs.append(body(params, key, *row))
+        outs = self._evaluate(node, op, state, inputs)
         if isinstance(op, Loss):
             for out in outs:
                 self.results.score(out)
@@ -402,6 +394,25 @@ class InstanceRun:
                 rows if wire.type.ragged else rows[0],
                 state,
             )
+
+    def _evaluate(
+        self,
+        node: Node,
+        op: Compute | Loss,
+        state: StateDict,
+        inputs: Sequence[Any],
+    ) -> list[Any]:
+        """The results of a node's body for each row."""
+        params = self._params.get(node.params_name, ())
+        body = self._oracle.body(node.name, op.body)
+        outs = []
+        for number, row in enumerate(zip(*inputs, strict=True)):
+            if op.body.rng and self._keys is not None:
+                key = self._keys(node.name, state, number)
+            else:
+                key = None
+            outs.append(body(params, key, *row))
+        return outs
 
     def _collect(
         self,

@@ -34,6 +34,13 @@ SCHEDULES = (
 """One message at a time as in the paper; coalesced and fused; two workers with small dispatches."""
 
 
+_HOW = {
+    "eager": "evaluated operation by operation in float64",
+    "jit": "with compiled bodies",
+}
+"""How the reference evaluates bodies, for the report."""
+
+
 def verify(
     graph: Graph,
     instances: Data,
@@ -100,14 +107,9 @@ def verify(
         runs = [run_engine(graph, instances, start, settings, reporter) for settings in tried]
     differences = [differences_of(run, wanted) for run in runs]
     worst = max(value for parts in differences for part in parts.values() for *_, value in part)
-    verdict = "agrees with" if worst <= tolerance else "differs from"
-    drawing = random_nodes(graph)
-    why = "" if worst <= tolerance else _explanations(drawing)
-    how = (
-        "evaluated operation by operation in float64"
-        if oracle == "eager"
-        else "with compiled bodies"
-    )
+    agrees = worst <= tolerance
+    verdict = "agrees with" if agrees else "differs from"
+    why = "" if agrees else _explanations(random_nodes(graph))
     unseen = not_looked_at(
         graph,
         tried,
@@ -116,7 +118,7 @@ def verify(
         max(run.largest for run in runs),
     )
     report = [
-        f"The engine {verdict} jax.grad, {how}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.{why}",
+        f"The engine {verdict} jax.grad, {_HOW[oracle]}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.{why}",
         *(
             account(settings, of_schedule, tolerance)
             for settings, of_schedule in zip(tried, differences, strict=True)
@@ -124,7 +126,7 @@ def verify(
         "Not checked:",
         *(f"  {line}" for line in unseen),
     ]
-    return Verification(worst <= tolerance, worst, "\n".join(report), unseen)
+    return Verification(agrees, worst, "\n".join(report), unseen)
 
 
 def _explanations(drawing: Sequence[str]) -> str:

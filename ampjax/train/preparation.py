@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -168,20 +168,28 @@ class Preparation:
             )
             self._sized_by_training = train
         if warm:
-            wanted = self._ladders(new, samples)
-            if wanted:
-                if train:
-                    changes = [Ladder(self._parameter_changes())]
-                else:
-                    changes = []
-                wanted = [*changes, *wanted, Ladder(self._fences())]
+            wanted = self._with_changes(self._ladders(new, samples), train)
             if ahead:
                 await self._compile(wanted, reporter)
             else:
-                for ladder in wanted:
-                    ladder.limit()
-                    self._postponed.append(Ladder(ladder.compilations))
+                self._postpone(wanted)
             self._prepared.update((len(data), purpose) for data, purpose in new)
+
+    def _with_changes(self, ladders: list[Ladder], train: bool) -> list[Ladder]:
+        """Adds the kernels of parameter changes and of fences, if stages need any kernels."""
+        if not ladders:
+            return []
+        fences = _fences(self._plan, self._executor)
+        if not train:
+            return [*ladders, fences]
+        changes = _parameter_changes(self._plan, self._scheduler, self._executor)
+        return [changes, *ladders, fences]
+
+    def _postpone(self, ladders: Sequence[Ladder]) -> None:
+        """Leaves kernels to their first calls; dispatches are limited to these sizes at once."""
+        for ladder in ladders:
+            ladder.limit()
+            self._postponed.append(Ladder(ladder.compilations))
 
     def is_ready(self, data: AnyInstances, purpose: str) -> bool:
         """Tells whether arenas and kernels have been prepared for a pass over such data, or one as long.
@@ -307,25 +315,6 @@ class Preparation:
             wanted += ladders(self._executor, self._scheduler, stats.stages, directions)
         return wanted
 
-    def _parameter_changes(self) -> list[Callable[[], object]]:
-        """The compilations of updates, and of averages over replicas."""
-        store = self._executor.store
-        return [
-            *(partial(store.warm_update, node) for node in self._plan.graph.parameterised),
-            *(partial(store.warm_group, name) for name in self._scheduler.settings.joint),
-            *(
-                partial(store.warm_average, nodes)
-                for nodes in self._scheduler.rounds.replicas.groups.values()
-            ),
-        ]
-
-    def _fences(self) -> list[Callable[[], object]]:
-        """Lists the compilations of the fences that tell when a device has finished all issued work; fences need arenas."""
-        result = []
-        for worker in range(self._plan.workers):
-            result.append(partial(self._executor.fences.of_worker, worker))
-        return result
-
     async def _compile(self, wanted: Sequence[Ladder], reporter: Reporter) -> None:
         with reporter.part(
             COMPILING, sum(len(ladder.compilations) for ladder in wanted)
@@ -336,3 +325,30 @@ class Preparation:
                     advance(1)
                     await asyncio.sleep(0)  # a Ctrl-C takes effect here
                 ladder.limit()  # last, so that an interrupted compilation is taken up again
+
+
+def _parameter_changes(
+    plan: Plan,
+    scheduler: Scheduler,
+    executor: AnyExecutor,
+) -> Ladder:
+    """The compilations of updates, and of averages over replicas."""
+    store = executor.store
+    return Ladder(
+        [
+            *(partial(store.warm_update, node) for node in plan.graph.parameterised),
+            *(partial(store.warm_group, name) for name in scheduler.settings.joint),
+            *(
+                partial(store.warm_average, nodes)
+                for nodes in scheduler.rounds.replicas.groups.values()
+            ),
+        ]
+    )
+
+
+def _fences(plan: Plan, executor: AnyExecutor) -> Ladder:
+    """Lists the compilations of the fences that tell when a device has finished all issued work; fences need arenas."""
+    result = []
+    for worker in range(plan.workers):
+        result.append(partial(executor.fences.of_worker, worker))
+    return Ladder(result)

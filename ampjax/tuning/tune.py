@@ -90,17 +90,9 @@ def tune(
       TuningWarning: If no trial has reached the target.
     """
     require_transform(tx)
-    if target is not None and (
-        isinstance(target, bool) or not isinstance(target, int | float) or not math.isfinite(target)
-    ):
-        fix = "Give the value to reach, or None to get as far as possible."
-        raise SettingsError("tune, `target`", "a finite number, or None", f"{target!r}", fix)
+    _check_target(target)
     at_least("seed", seed, 0)
-    if cores is not None and (
-        isinstance(cores, bool) or not isinstance(cores, int | float) or not 0 < cores < math.inf
-    ):
-        fix = "Leave it out for the cores of this machine."
-        raise SettingsError("tune, `cores`", "a finite number above 0, or None", f"{cores!r}", fix)
+    _check_cores(cores)
     if space is not None and not isinstance(space, Mapping):
         fix = 'Write for example `space={"workers": (1, 2)}`.'
         raise SettingsError("tune, `space`", "values by name, or None", f"{space!r}", fix)
@@ -146,6 +138,22 @@ def tune(
     if target is not None and not tuned.is_reached:
         _warn(tuned)
     return tuned
+
+
+def _check_target(target: Any) -> None:
+    if target is not None and not (_is_number(target) and math.isfinite(target)):
+        fix = "Give the value to reach, or None to get as far as possible."
+        raise SettingsError("tune, `target`", "a finite number, or None", f"{target!r}", fix)
+
+
+def _check_cores(cores: Any) -> None:
+    if cores is not None and not (_is_number(cores) and 0 < cores < math.inf):
+        fix = "Leave it out for the cores of this machine."
+        raise SettingsError("tune, `cores`", "a finite number above 0, or None", f"{cores!r}", fix)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _rename_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

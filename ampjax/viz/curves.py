@@ -47,17 +47,7 @@ def curves(
       SettingsError: If there is no point, a value is not finite (on logarithmic axes: not above 0), or the file name ends in anything else.
     """
     guides = guides or {}
-    least = 0.0 if log else -math.inf
-    values = []
-    for line in (*series.values(), *guides.values()):
-        for point in line:
-            for value in point:
-                values.append(value)
-    if not values or not all(least < value < math.inf for value in values):
-        expected = "finite numbers above 0" if log else "finite numbers"
-        raise SettingsError(
-            "curves", f"points of {expected}", f"{dict(series)}", "Leave out what can't be drawn."
-        )
+    _check(series, guides, log)
     figure = new_figure(6.8, 4.4, layout="constrained")
     axes = figure.subplots()
     for label, line in guides.items():
@@ -100,6 +90,23 @@ def curves(
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     save(figure, path)
     return figure
+
+
+def _check(
+    series: Mapping[str, Points],
+    guides: Mapping[str, Points],
+    log: bool,
+) -> None:
+    least = 0.0 if log else -math.inf
+    values = []
+    for line in (*series.values(), *guides.values()):
+        for point in line:
+            values.extend(point)
+    if not values or not all(least < value < math.inf for value in values):
+        expected = "finite numbers above 0" if log else "finite numbers"
+        raise SettingsError(
+            "curves", f"points of {expected}", f"{dict(series)}", "Leave out what can't be drawn."
+        )
 
 
 def _logarithmic(axes: Axes, xs: Sequence[float]) -> None:

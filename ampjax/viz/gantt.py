@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -161,13 +161,7 @@ def _chart(
     figure = new_figure(width, height)
     longest = max(run.span_ns for run in runs)
     in_unit, unit = scaled(longest)
-    names = []
-    for run in runs:
-        for host in run.hosts:
-            names.append(_short(host))
-    margin = _LEFT + (
-        max(_measure(name, _HOST_SIZE) for name in names) / 60 + 0.1 if names else 0.0
-    )  # bold: 60, not 72
+    margin = _LEFT + _host_room(runs)
     left = margin / width
     right = _RIGHT / width
     y = height - top
@@ -193,6 +187,15 @@ def _chart(
             fontsize=11,
         )
     return figure
+
+
+def _host_room(runs: Sequence[_DrawnRun]) -> float:
+    """The width of the widest name of a host, in inches; 0 without hosts."""
+    widths = []
+    for run in runs:
+        for host in run.hosts:
+            widths.append(_measure(_short(host), _HOST_SIZE))
+    return max(widths) / 60 + 0.1 if widths else 0.0  # bold: 60, not 72
 
 
 def _draw(

@@ -45,12 +45,7 @@ def lineage(
     Raises:
       SettingsError: If no update of the node was logged from `first` on, `most` is less than 1, or the file name ends in anything else.
     """
-    stalest = {u.node: 0 for u in updates}
-    for u in updates:
-        stalest[u.node] = max(
-            stalest[u.node],
-            int(u.staleness.max(initial=0)),
-        )
+    stalest = _stalest(updates)
     if node is None and stalest:
         name = max(stalest, key=lambda each: stalest[each])
     else:
@@ -124,3 +119,14 @@ def lineage(
     bar.minorticks_off()
     save(figure, path)
     return figure
+
+
+def _stalest(updates: Sequence[LoggedUpdate]) -> dict[str, int]:
+    """The largest staleness of each node's gradients."""
+    stalest = {u.node: 0 for u in updates}
+    for u in updates:
+        stalest[u.node] = max(
+            stalest[u.node],
+            int(u.staleness.max(initial=0)),
+        )
+    return stalest

@@ -115,6 +115,10 @@ STEPS = {
         lambda p, b, x: (p["w"].T @ x.T).T,
         False,
     ),
+    "turned by several": (
+        lambda p, b, x: jnp.tensordot(jnp.stack([p["w"], -p["w"]]), x.T, 1).max(0).T,
+        False,
+    ),
     "chosen within": (
         lambda p, b, x: x * jnp.take_along_axis(x, b["k"][:, None], 1),
         False,

@@ -7,6 +7,7 @@ import pytest
 from support.line_measures import (
     FILE,
     HELD,
+    WHOLE,
     LineMeasures,
     complexity,
     is_parallel,
@@ -16,6 +17,19 @@ from support.line_measures import (
 )
 
 HELD_TO = json.loads(FILE.read_text())
+COMPLEX_FOR_A_REASON = {
+    "cluster/wire/trees.py:_down": "one case for each type that travels",
+    "cluster/wire/zmq_channel.py:_error": "reasons from the surest to the least: their order is the rule",
+    "drivers/issue_queue.py:add": "the order of notes, launches and hooks is the rule",
+    "engine/kernels/residuals.py:follow": "three passes over one set of variables",
+    "ir/builders/replicate_builder.py:copies": "what a builder of copies does, in the order in which nodes are built",
+    "ir/ways_to_sinks.py:_before": "one case for each kind of node",
+    "sched/loops/build_dispatch.py:try_build": "compiled: once per dispatch, and steps in a fixed order",
+    "sched/loops/virtual_run.py:advance": "compiled: the loop of virtual time, whose state is its local variables",
+    "testing/interpreter.py:_consume": "one case for each kind of node",
+    "trace/trace_file.py:_take": "one case for each kind of record",
+}
+"""The functions of ampjax that are complex, and the reasons why a split would not read better."""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +55,16 @@ def test_no_figure_rises(measures, package):
     assert not risen, (
         "one statement a line, an argument a line in long calls, a function for each thought"
     )
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_complex_functions_have_a_reason(measures):
+    found = set()
+    for name in measures[WHOLE].complex_functions:
+        function, _, _ = name.rpartition(":")
+        found.add(function.removeprefix("ampjax/"))
+    assert found == set(COMPLEX_FOR_A_REASON), "split what is new here, or say why not"
 
 
 def counts(text):

@@ -180,12 +180,7 @@ def spawn(
     """
     at_least("hosts", n, 1)
     options = options or HostOptions()
-    names = options.names or tuple(f"host-{i}" for i in range(n))
-    if len(names) != n or len(set(names)) != n or DRIVER in names:
-        fix = "Give each host a name of its own."
-        raise SettingsError(
-            "hosts, names", f"{n} different names, none of them `driver`", f"{list(names)}", fix
-        )
+    names = _names(n, options)
     program = pack_program(main, "a host's program")
     launcher = launcher or LocalLauncher()
     keys = new_keys()
@@ -232,6 +227,30 @@ def spawn(
     except BaseException:
         end()
         raise
+    _tell_start(jobs, channels, hellos)
+    parts = zip(names, hellos, channels, started, strict=True)
+    hosts = []
+    for i, (name, h, channel, process) in enumerate(parts):
+        hosts.append(Host(name, i, h.place, h.process, channel, process))
+    return Hosts(hosts, end)
+
+
+def _names(n: int, options: HostOptions) -> tuple[str, ...]:
+    names = options.names or tuple(f"host-{i}" for i in range(n))
+    if len(names) != n or len(set(names)) != n or DRIVER in names:
+        fix = "Give each host a name of its own."
+        raise SettingsError(
+            "hosts, names", f"{n} different names, none of them `driver`", f"{list(names)}", fix
+        )
+    return names
+
+
+def _tell_start(
+    jobs: Sequence[Job],
+    channels: Sequence[ZmqChannel],
+    hellos: Sequence[Hello],
+) -> None:
+    """Tells each host to start, and the addresses of all hosts."""
     for job, channel in zip(jobs, channels, strict=True):
         book = {}
         for other, hello in zip(jobs, hellos, strict=True):
@@ -241,11 +260,6 @@ def spawn(
                 hello.process,
             )
         channel.send(Message("start", text=json.dumps(book)))
-    parts = zip(names, hellos, channels, started, strict=True)
-    hosts = []
-    for i, (name, h, channel, process) in enumerate(parts):
-        hosts.append(Host(name, i, h.place, h.process, channel, process))
-    return Hosts(hosts, end)
 
 
 def _environment(options: HostOptions) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -375,9 +375,9 @@ class Body:
           equation: The equation.
           operands: Its operands.
         """
-        is_each = [isinstance(each, Rows) and each.room is not None for each in operands]
+        is_each = list(map(_is_of_rows, operands))
         room = self.room if any(is_each) or equation.draws else None
-        of_rows = [each for each in operands if isinstance(each, Rows) and each.room is not None]
+        of_rows = [each for each in operands if _is_of_rows(each)]
         is_read = room is not None and not any(is_inexact(each.aval.dtype) for each in of_rows)
         if room is not None and not is_read:
             operands = self._all_derived(operands)
@@ -399,7 +399,7 @@ class Body:
             return jax.vmap(lambda *row: equation.evaluate(None, row), in_axes=axes)(*values)
 
         self.block.add(outputs, compute)
-        if is_read and any(isinstance(each, Rows) and each.room is None for each in operands):
+        if is_read and any(map(_is_for_all_rows, operands)):
             return [self._derived(each) for each in outputs]
         return outputs
 
@@ -631,6 +631,16 @@ def require_in_front(kind: Any, line: str) -> None:
         f"`{shape_text(kind)}`",
         f"Turn it round before: `jnp.transpose(x, {tuple(order)})`.",
     )
+
+
+def _is_of_rows(value: Rows | Constant) -> TypeGuard[Rows]:
+    """Whether a value is computed for each row of a room."""
+    return isinstance(value, Rows) and value.room is not None
+
+
+def _is_for_all_rows(value: Rows | Constant) -> bool:
+    """Whether a value is computed once for all rows."""
+    return isinstance(value, Rows) and value.room is None
 
 
 def is_static(value: Value) -> bool:

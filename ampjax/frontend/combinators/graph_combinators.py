@@ -134,22 +134,7 @@ def propagate(
     line = user_line()
     use = Use()
     if not is_symbolic(leaves):
-        with learning_types(use):
-            sent = []
-            for send in functions:
-                sent.append(jax.tree.flatten(jax.eval_shape(send, rows)))
-        _check_sent(
-            [tree for _, tree in sent],
-            [types for types, _ in sent],
-            line,
-        )
-        return _send(
-            functions,
-            edges,
-            structure.unflatten(leaves),
-            sent[0][1].unflatten(sent[0][0]),
-            (line, use),
-        )
+        return _send_now(functions, edges, structure.unflatten(leaves), rows, (line, use))
     traced = []
     for number, send in enumerate(functions):
         traced.append(trace(send, rows, inside=use.inside(number, EACH)))
@@ -210,6 +195,34 @@ def wrong_edge(
             top = np.broadcast_to(bound, values.shape)[wrong[0]]
             return int(wrong[0]), f"a {name} in [0, {top})", f"{values[wrong[0]]}"
     return None
+
+
+def _send_now(
+    functions: list[Any],
+    edges: Edges,
+    h: Any,
+    rows: Any,
+    where: tuple[str, Use],
+) -> Any:
+    """Sends arrays over edges, after a check that all functions return the same types."""
+    line, use = where
+    with learning_types(use):
+        sent = []
+        for send in functions:
+            sent.append(jax.tree.flatten(jax.eval_shape(send, rows)))
+    _check_sent(
+        [tree for _, tree in sent],
+        [types for types, _ in sent],
+        line,
+    )
+    types, structure = sent[0]
+    return _send(
+        functions,
+        edges,
+        h,
+        structure.unflatten(types),
+        where,
+    )
 
 
 def _send(
@@ -293,21 +306,25 @@ def _check(
             f"{len(functions)}",
             "Give one for each.",
         )
-    lengths = set()
-    for x in leaves:
-        lengths.add(str(jnp.shape(x)[0]) if not isinstance(x, Ragged) and jnp.ndim(x) else "none")
+    lengths = {_length_text(x) for x in leaves}
     is_others = edges.nodes and is_symbolic(leaves) and lengths != {edges.nodes}
     if len(lengths) != 1 or "none" in lengths or is_others:
         over = f"over the nodes `{edges.nodes}`" if edges.nodes else "of one length, over the nodes"
-        got = (
-            ", ".join(
-                shape_text(type_of(x)) if not isinstance(x, Ragged) else repr(x) for x in leaves
-            )
-            or "nothing"
-        )
+        got = ", ".join(map(_shown, leaves)) or "nothing"
         raise GraphError(
             user_line(), f"arrays {over}, as the values to send", got, "Give a value of each node."
         )
+
+
+def _length_text(x: Any) -> str:
+    """The length of a sequence, or `none` for a value that is no sequence over nodes."""
+    if isinstance(x, Ragged) or not jnp.ndim(x):
+        return "none"
+    return str(jnp.shape(x)[0])
+
+
+def _shown(x: Any) -> str:
+    return repr(x) if isinstance(x, Ragged) else shape_text(type_of(x))
 
 
 def _check_sent(

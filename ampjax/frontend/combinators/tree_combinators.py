@@ -55,27 +55,7 @@ def fold_tree(
     """
     use = Use()
     if not _is_traced(tree):
-        tree = _with_arrays(tree)
-        if learns_types() and not len(tree.parent):
-            with use.inside(0):
-                state = leaf(_blank(tree))
-            return none_of(use, lambda: state), state
-        children = tree.children()
-        states: list[Any] = [None] * len(children)
-        for node in reversed(_from_roots(children, tree)):
-            value = _value(tree, node)
-            below = [states[child] for child in children[node]]
-            if below and arity and len(below) != arity:
-                raise wrong_arity(user_line(), arity, len(below), node)
-            with use.inside(bool(below), node):
-                if below:
-                    states[node] = branch(
-                        value,
-                        *(below if arity else [stack(below)]),
-                    )
-                else:
-                    states[node] = leaf(value)
-        return stack(states), states[_roots(tree)[0]]
+        return _fold_now(leaf, branch, _with_arrays(tree), arity, use)
     line = user_line()
     dimension = tree.parent.shape[0]
     values, structure = jax.tree.flatten(tree.value)
@@ -129,6 +109,36 @@ def fold_tree(
         [*first_closed, *second_closed, tree.parent, tree.side, *values],
     )
     return first.results.unflatten(out[: len(types)]), first.results.unflatten(out[len(types) :])
+
+
+def _fold_now(
+    leaf: Callable[..., Any],
+    branch: Callable[..., Any],
+    tree: Tree,
+    arity: int | None,
+    use: Use,
+) -> tuple[Any, Any]:
+    """Computes the states of a tree that is there, one node after the other."""
+    if learns_types() and not len(tree.parent):
+        with use.inside(0):
+            state = leaf(_blank(tree))
+        return none_of(use, lambda: state), state
+    children = tree.children()
+    states: list[Any] = [None] * len(children)
+    for node in reversed(_from_roots(children, tree)):
+        value = _value(tree, node)
+        below = [states[child] for child in children[node]]
+        if below and arity and len(below) != arity:
+            raise wrong_arity(user_line(), arity, len(below), node)
+        with use.inside(bool(below), node):
+            if below:
+                states[node] = branch(
+                    value,
+                    *(below if arity else [stack(below)]),
+                )
+            else:
+                states[node] = leaf(value)
+    return stack(states), states[_roots(tree)[0]]
 
 
 def wrong_arity(

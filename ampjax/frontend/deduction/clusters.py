@@ -78,33 +78,10 @@ class Clusters:
           is_late: Whether one of these is a loop's carry.
         """
         producers = self._producers(equation)
-        last = self._last(producers)
         if owner is None:
-            joins = (
-                last is not None and last.call is None and (entries <= last.entries or last.is_late)
-            )
-            beside = []
-            for c in self._all:
-                if not producers and not c.call and not c.owner and c.entries == entries:
-                    beside.append(c)
-            if joins and last is not None:
-                cluster = last
-            elif beside:
-                cluster = beside[0]
-            else:
-                cluster = self._new()
+            cluster = self._beside(producers, entries)
         else:
-            same = []
-            for c in self._all:
-                if c.owner == owner and not self._would_loop(c, producers):
-                    same.append(c)
-            is_free = last is not None and last.call is None and last.owner is None
-            if same:
-                cluster = same[0]
-            elif is_free and last is not None:
-                cluster = last
-            else:
-                cluster = self._new()
+            cluster = self._of_owner(owner, producers)
             cluster.owner = owner
         cluster.entries |= entries
         cluster.is_late |= is_late
@@ -150,6 +127,36 @@ class Clusters:
                     if isinstance(atom, Name) and self.made_in.get(atom, cluster) is not cluster:
                         readers.setdefault(atom, set()).add(number)
         return readers
+
+    def _beside(
+        self,
+        producers: Sequence[Cluster],
+        entries: set[int],
+    ) -> Cluster:
+        """The cluster of an operation that reads no parameters."""
+        last = self._last(producers)
+        if last is not None and last.call is None and (entries <= last.entries or last.is_late):
+            return last
+        if producers:
+            return self._new()
+        for c in self._all:
+            if not c.call and not c.owner and c.entries == entries:
+                return c
+        return self._new()
+
+    def _of_owner(
+        self,
+        owner: str,
+        producers: Sequence[Cluster],
+    ) -> Cluster:
+        """The cluster of an operation that reads parameters."""
+        for c in self._all:
+            if c.owner == owner and not self._would_loop(c, producers):
+                return c
+        last = self._last(producers)
+        if last is not None and last.call is None and last.owner is None:
+            return last
+        return self._new()
 
     def _new(self) -> Cluster:
         self._all.append(Cluster(len(self._all)))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ampjax.frontend.deduction.clusters import OUTSIDE, Cluster, Clusters
 from ampjax.frontend.deduction.equations import (
     Atom,
@@ -78,11 +76,7 @@ class FunctionLowering:
             needed(late, [*outside, *self.losses.element_weights]),
             self.known.is_computed,
         )
-        choosers = {}
-        for each in kept:
-            for atom in numbers_of(each):
-                choosers[atom] = each
-        self.choosers = choosers
+        self.choosers = _choosers(kept)
         clusters = self._clusters(kept, self._of_losses(kept, read))
         order = clusters.in_order(outside)
         readers = clusters.readers()
@@ -94,6 +88,10 @@ class FunctionLowering:
             if cluster.call is None and not cluster.is_loss:
                 self._compute(cluster, set(read), readers, wanted.groups)
         self.losses.note()
+        return self._wanted_results(wanted)
+
+    def _wanted_results(self, wanted: Wanted) -> list[Any]:
+        """The function's results; None for a result that is not wanted."""
         told = {}
         for i in wanted.metrics:
             told[i] = self.of_losses.get(
@@ -155,20 +153,12 @@ class FunctionLowering:
 
     def _leave_to_losses(self, cluster: Cluster, equations: Sequence[Equation]) -> None:
         """Gives the losses the values that only losses and metrics read, and the metrics' values from the instance, such as a value's count."""
-        atoms = []
-        for e in equations:
-            if e.call is not None and e.call.kind.with_loss:
-                for atom in e.inputs:
-                    atoms.append(atom)
-        atoms += self.metrics
+        atoms = [*_told_values(equations), *self.metrics]
         static = []
         for atom in atoms:
             if isinstance(atom, Name) and isinstance(self.known.env.get(atom), Static):
                 static.append(atom)
-        made = []
-        for equation in cluster.equations:
-            for name in equation.outputs:
-                made.append(name)
+        made = _outputs(cluster.equations)
         results = [name for name in made if name in atoms or name in self.losses.weights]
         results += dict.fromkeys(static)
         steps, roots = self._steps(cluster.equations, results)
@@ -196,33 +186,7 @@ class FunctionLowering:
         outside: set[Name],
         readers: Mapping[Name, set[int]],
     ) -> None:
-        read = set()
-        for i, name in enumerate(equation.outputs):
-            if name in readers or name in outside:
-                read.add(i)
-        losses = {}
-        for i, name in enumerate(equation.outputs):
-            if (
-                i not in read
-                and len(self.losses.element_weights.get(name, ())) == 1
-                and _can_lose(equation, i)
-            ):
-                losses[i] = self.losses.element_weights[name][0]
-        read |= {
-            i
-            for i, name in enumerate(equation.outputs)
-            if name in self.losses.element_weights and i not in losses
-        }
-        names = [equation.outputs[i] for i in sorted(read)]
-        bundles = group_results(
-            names,
-            lambda name: set(readers.get(name, ())) or {name},
-        )
-        wanted = Wanted(
-            read,
-            losses,
-            [[equation.outputs.index(name) for name in bundle] for bundle in bundles],
-        )
+        wanted = self._wanted_of(equation, outside, readers)
         operands = [self.known.value(atom) for atom in equation.inputs]
         if equation.call is not None and equation.call.kind.with_loss:
             operands = [
@@ -235,6 +199,35 @@ class FunctionLowering:
             if value is not None
         }
 
+    def _wanted_of(
+        self,
+        equation: Equation,
+        outside: set[Name],
+        readers: Mapping[Name, set[int]],
+    ) -> Wanted:
+        """Finds which results of a combinator are read, and from which its function can compute the loss."""
+        read = set()
+        for i, name in enumerate(equation.outputs):
+            if name in readers or name in outside:
+                read.add(i)
+        losses = {}
+        of_elements = self.losses.element_weights
+        for i, name in enumerate(equation.outputs):
+            is_once = len(of_elements.get(name, ())) == 1
+            if i not in read and is_once and _can_lose(equation, i):
+                losses[i] = of_elements[name][0]
+        for i, name in enumerate(equation.outputs):
+            if name in of_elements and i not in losses:
+                read.add(i)
+        bundles = group_results(
+            [equation.outputs[i] for i in sorted(read)],
+            lambda name: set(readers.get(name, ())) or {name},
+        )
+        groups = []
+        for bundle in bundles:
+            groups.append([equation.outputs.index(name) for name in bundle])
+        return Wanted(read, losses, groups)
+
     def _compute(
         self,
         cluster: Cluster,
@@ -243,69 +236,84 @@ class FunctionLowering:
         groups: Sequence[Sequence[int]],
     ) -> None:
         """Notes a node for some equations; values from the instance are computed again in the node."""
-
-        def readers_of(name: Name) -> set[Any]:
-            """Finds the readers of a result: other clusters, losses, and the caller of the function."""
-            is_told = name in self.losses.weights or name in self.metrics
-            loss = {OUTSIDE} if is_told else set()
-            out = {name} if name in read else set()
-            return {*readers.get(name, ()), *loss, *out}
-
-        own = []
-        for equation in cluster.equations:
-            for name in equation.outputs:
-                if readers_of(name):
-                    own.append(name)
+        readers_of = lambda name: self._readers_of(name, read, readers)
+        made = _outputs(cluster.equations)
+        own = [name for name in made if readers_of(name)]
         if not own:
             return
-        inside = set()
-        for equation in cluster.equations:
-            for name in equation.outputs:
-                inside.add(name)
         steps, roots = self._steps(cluster.equations)
-        bundles = [[self.results[i] for i in group] for group in groups]
-        bundles = [
-            b
-            for b in bundles
-            if all(isinstance(a, Name) and a in inside for a in b) and len(set(b)) == len(b)
-        ]
-        names: list[list[Name]] = [list(b) for b in bundles]  # type: ignore[arg-type]
+        names = self._together(groups, set(made))
         rest = [name for name in own if not any(name in bundle for bundle in names)]
         reads = self._reads(steps)
         names += group_results(
             rest,
             lambda name: {self.choosers.get(name, name)} if name in reads else readers_of(name),
         )
-        flat = []
-        for bundle in names:
-            for name in bundle:
-                flat.append(name)
-        values = [self.known.env[name] for name in roots]
-        leaves = leaves_of(values)
-        maker = self._maker_of(cluster)
-        ends = np.cumsum([len(bundle) for bundle in names]).tolist()
-        note = NodeNote(
-            name=cluster.equations[-1].function
-            or self.called
-            or self.region.space.dimension
-            or "node",
-            region=self.region,
-            inputs=values,
-            types=[name.aval for name in roots],
-            function=Equations(steps, roots, flat),
-            results=[name.aval for name in flat],
-            groups=[range(end - len(bundle), end) for end, bundle in zip(ends, names, strict=True)],
-            line=maker.line,
-            origin=maker.origin,
-            leaves=leaves,
-            draws=places_of(steps),
-        )
+        note = self._note(cluster, steps, roots, names)
         for bundle, flow in zip(
             names, payload_notes.compute(self.lowering.draft, note), strict=True
         ):
             self.known.env |= {
                 name: Computed(flow, part, reads.get(name)) for part, name in enumerate(bundle)
             }
+
+    def _readers_of(
+        self,
+        name: Name,
+        read: set[Name],
+        readers: Mapping[Name, set[int]],
+    ) -> set[Any]:
+        """Finds the readers of a result: other clusters, losses, and the caller of the function."""
+        found: set[Any] = set(readers.get(name, ()))
+        if name in self.losses.weights or name in self.metrics:
+            found.add(OUTSIDE)
+        if name in read:
+            found.add(name)
+        return found
+
+    def _together(
+        self,
+        groups: Sequence[Sequence[int]],
+        made: set[Name],
+    ) -> list[list[Name]]:
+        """Finds the groups of results that the caller wants in one message, as far as one node makes all of a group."""
+        together = []
+        for group in groups:
+            atoms = [self.results[i] for i in group]
+            names = [atom for atom in atoms if isinstance(atom, Name) and atom in made]
+            if len(set(names)) == len(atoms):
+                together.append(names)
+        return together
+
+    def _note(
+        self,
+        cluster: Cluster,
+        steps: Sequence[Equation],
+        roots: Sequence[Name],
+        groups: Sequence[Sequence[Name]],
+    ) -> NodeNote:
+        """Makes the note of a node for a cluster: the node reads `roots`, takes some steps, and sends a message for each group of results."""
+        results: list[Name] = []
+        places = []
+        for group in groups:
+            places.append(range(len(results), len(results) + len(group)))
+            results.extend(group)
+        values = [self.known.env[name] for name in roots]
+        maker = self._maker_of(cluster)
+        called = cluster.equations[-1].function or self.called
+        return NodeNote(
+            name=called or self.region.space.dimension or "node",
+            region=self.region,
+            inputs=values,
+            types=[name.aval for name in roots],
+            function=Equations(steps, roots, results),
+            results=[name.aval for name in results],
+            groups=places,
+            line=maker.line,
+            origin=maker.origin,
+            leaves=leaves_of(values),
+            draws=places_of(steps),
+        )
 
     def _reads(self, steps: Sequence[Equation]) -> dict[Name, int]:
         """Finds results that follow from values of `amp.read`, with the assumed value of each."""
@@ -330,10 +338,7 @@ class FunctionLowering:
         self, equations: Sequence[Equation], results: Sequence[Atom] = ()
     ) -> tuple[list[Equation], list[Name]]:
         """Adds to some equations the ones that compute their inputs from the instance's own values; returns these steps, and all variables that they read."""
-        inside = set()
-        for equation in equations:
-            for name in equation.outputs:
-                inside.add(name)
+        inside = set(_outputs(equations))
         steps: list[Equation] = []
         roots: list[Name] = []
 
@@ -363,6 +368,31 @@ class FunctionLowering:
             if any(isinstance(self.known.get(atom), OfParams) for atom in e.inputs):
                 reads.append(e)
         return (reads or cluster.equations[-1:])[0]
+
+
+def _outputs(equations: Sequence[Equation]) -> list[Name]:
+    """The results of some equations."""
+    names = []
+    for equation in equations:
+        names.extend(equation.outputs)
+    return names
+
+
+def _told_values(equations: Sequence[Equation]) -> list[Atom]:
+    """The values from which metrics are computed."""
+    atoms: list[Atom] = []
+    for equation in equations:
+        if equation.call is not None and equation.call.kind.with_loss:
+            atoms.extend(equation.inputs)
+    return atoms
+
+
+def _choosers(equations: Sequence[Equation]) -> dict[Atom, Equation]:
+    """Maps each number that chooses to the equation of its choice."""
+    choosers: dict[Atom, Equation] = {}
+    for equation in equations:
+        choosers |= dict.fromkeys(numbers_of(equation), equation)
+    return choosers
 
 
 def group_results(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -433,12 +433,17 @@ class Lowering:
         return self._copy_sequence(element, region, inner, origin_of_elements, line)
 
 
-def by_dtype(types: Sequence[Any]) -> list[list[int]]:
-    """Groups the numbers of types by dtype."""
-    numbers: dict[Any, list[int]] = {}
-    for i, kind in enumerate(types):
-        numbers.setdefault(kind.dtype, []).append(i)
-    return list(numbers.values())
+def by_dtype(
+    types: Sequence[Any],
+    members: Iterable[int] | None = None,
+) -> list[list[int]]:
+    """Groups the numbers of types by dtype: of all types, or of some."""
+    if members is None:
+        members = range(len(types))
+    groups: dict[Any, list[int]] = {}
+    for i in members:
+        groups.setdefault(types[i].dtype, []).append(i)
+    return list(groups.values())
 
 
 def _still(column: Column, space: IndexSpace) -> Column | None:

@@ -115,16 +115,25 @@ def _fold(
         ):
             result.append(Known(x))
         return result
+    return _without_zeros(equation, inputs)
+
+
+def _without_zeros(
+    equation: Equation,
+    inputs: Sequence[Atom],
+) -> list[Atom] | None:
+    """Returns the results of a product with zeros, or of a sum with zeros; None for any other equation."""
     zeros = [_is_zero(atom) for atom in inputs]
+    if not any(zeros):
+        return None
     name = equation.source.primitive.name
     kind = equation.outputs[0].aval
-    if name in ("mul", "dot_general", "conv_general_dilated") and any(zeros):
+    if name in ("mul", "dot_general", "conv_general_dilated"):
         return [Known(np.zeros(kind.shape, kind.dtype))]
-    if name in ("add", "add_any", "sub") and any(zeros) and not (name == "sub" and zeros[0]):
+    if name in ("add", "add_any") or (name == "sub" and not zeros[0]):
         other = inputs[1 if zeros[0] else 0]
         if isinstance(other, Name) and other.aval.shape == kind.shape:
             return [other]
-        return None
     return None
 
 

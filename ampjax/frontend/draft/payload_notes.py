@@ -334,26 +334,43 @@ def _note_node(
         _refuse_underivable(note)
     if not region.is_known:
         note = from_carried(note, lambda value: draft.find_carried(value, region))
-    if note.leaves:
-        wanted = next(
-            iter({key for key, _ in note.leaves}),
-            note.name,
-        )
-    else:
-        wanted = note.name
-    name = draft.name(
-        note.named_by or wanted,
-        is_users=bool(note.leaves or note.named_by),
-    )
+    name = _node_name(draft, note)
     draft.origins[name] = Origin(note.origin or note.line, region)
     if note.draws:
         draft.drawings[name] = Drawing(region.space, note.draws)
     values = []
     for value, kind in zip(note.inputs, note.types, strict=True):
         values.append(_sent_in(draft, value, kind, note))
-    places: dict[int, tuple[Flow, int]] = {}
+    sent = replace(note, inputs=values)
+    ports, places = _ports(draft, name, sent)
+    draft.then(lambda: connect(_build(draft, name, sent, ports, places, builder)))
+
+
+def _node_name(draft: GraphDraft, note: NodeNote) -> str:
+    wanted = note.name
+    for key, _ in note.leaves:
+        wanted = key
+        break
+    return draft.name(
+        note.named_by or wanted,
+        is_users=bool(note.leaves or note.named_by),
+    )
+
+
+_Places = dict[int, tuple[Flow, int]]
+"""For each input that a message brings, its wire and which part of the payload it is."""
+
+
+def _ports(
+    draft: GraphDraft,
+    name: str,
+    note: NodeNote,
+) -> tuple[list[Flow], _Places]:
+    """The wires that bring a node's inputs, and the place of each input. Wires whose messages have the states of the node's place come first."""
+    region = note.region
+    places: _Places = {}
     static: dict[Any, list[tuple[int, Column]]] = {}
-    for i, value in enumerate(values):
+    for i, value in enumerate(note.inputs):
         if isinstance(value, Static):
             own = None if region.is_known else value.column.outer.space
             static.setdefault((note.types[i].dtype, own), []).append((i, value.column))
@@ -362,14 +379,12 @@ def _note_node(
     computed = {id(flow): flow for flow, _ in places.values()}
     ports: list[Flow] = []
     for members in static.values():
-        types = [note.types[i] for i, _ in members]
-        columns = [column for _, column in members]
         flow = pump_values(
             draft,
             f"{name}/in",
             region,
-            columns,
-            types,
+            [column for _, column in members],
+            [note.types[i] for i, _ in members],
             note.line,
             note.origin,
         )
@@ -377,40 +392,43 @@ def _note_node(
         places |= {i: (flow, part) for part, (i, _) in enumerate(members)}
     ports += computed.values()
     ports.sort(key=lambda flow: not flow.is_fresh)
-    if not region.is_known and not (
-        ports and ports[0].is_fresh
-    ):  # no pump can be noted later that says what such states lack
+    # Where only the run decides on the rows, no pump can be noted later that says what such states lack.
+    if not region.is_known and not (ports and ports[0].is_fresh):
         ports.insert(0, place(draft, region, name, note.line))
+    return ports, places
 
-    def step() -> None:
-        entries = list(ports)
-        if (
-            note.told
-            or not entries
-            or not (entries[0].is_fresh or _has_no_facts(region.space, entries[0]))
-        ):
-            entries = [
-                draft.place_now(region, name, note.line, note.told),
-                *entries,
-            ]
-        numbers = {id(flow): port for port, flow in enumerate(entries)}
-        where = {}
-        for i, (flow, part) in places.items():
-            where[i] = (numbers[id(flow)], part)
-        body = PackedBody(
-            replace(note, inputs=values),
-            [flow.types for flow in entries],
-            where,
-        )
-        # Messages with the same states meet by all of them, so that nodes can be fused; others by what tells rows apart.
-        is_same = region.space.is_set and not note.told and all(flow.is_fresh for flow in entries)
-        if len(entries) < 2 or is_same:
-            join = None
-        else:
-            join = region.space.key or ("instance",)
-        connect(builder(name, body, join)(*(built_wire(flow) for flow in entries)))
 
-    draft.then(step)
+def _build(
+    draft: GraphDraft,
+    name: str,
+    note: NodeNote,
+    ports: Sequence[Flow],
+    places: _Places,
+    builder: Callable[..., Any],
+) -> Any:
+    """Builds a node, and a pump of its states if no input brings the states of its place; returns the node's outputs."""
+    space = note.region.space
+    entries = list(ports)
+    has_states = bool(ports) and (ports[0].is_fresh or _has_no_facts(space, ports[0]))
+    if note.told or not has_states:
+        entries.insert(0, draft.place_now(note.region, name, note.line, note.told))
+    numbers = {id(flow): port for port, flow in enumerate(entries)}
+    where = {}
+    for i, (flow, part) in places.items():
+        where[i] = (numbers[id(flow)], part)
+    body = PackedBody(
+        note,
+        [flow.types for flow in entries],
+        where,
+    )
+    # Messages with the same states meet by all of them, so that nodes can be fused; others by what tells rows apart.
+    is_same = space.is_set and not note.told and all(flow.is_fresh for flow in entries)
+    if len(entries) < 2 or is_same:
+        join = None
+    else:
+        join = space.key or ("instance",)
+    wires = [built_wire(flow) for flow in entries]
+    return builder(name, body, join)(*wires)
 
 
 def _refuse_underivable(note: NodeNote) -> None:

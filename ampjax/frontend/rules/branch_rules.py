@@ -245,17 +245,7 @@ def sent_along(
     """
     region = decision.region
     word = call.options["word"]
-    needed: list[Value] = []
-    types: list[Any] = []
-    for values, function in zip(given, call.functions, strict=True):
-        for value, variable in zip(values, function.variables, strict=True):
-            is_carried = variable in function.used and isinstance(value, Computed | Static)
-            if is_carried and not any(value is v for v in needed):
-                needed.append(value)
-                types.append(variable.aval)
-    if not needed:
-        needed = [Constant(np.int32(0))]
-        types = [jax.ShapeDtypeStruct((), np.int32)]
+    needed, types = _needed_in_branches(call, given)
     places: dict[int, list[Computed]] = {}
     for group in by_dtype(types):
         flow = low.pack(
@@ -291,6 +281,24 @@ def sent_along(
             ]
         )
     return result
+
+
+def _needed_in_branches(
+    call: Call,
+    given: Sequence[Sequence[Value]],
+) -> tuple[list[Value], list[Any]]:
+    """Lists the values that branches read from a message, and their types; a number if no branch reads any."""
+    needed: list[Value] = []
+    types: list[Any] = []
+    for values, function in zip(given, call.functions, strict=True):
+        for value, variable in zip(values, function.variables, strict=True):
+            is_carried = variable in function.used and isinstance(value, Computed | Static)
+            if is_carried and not any(value is v for v in needed):
+                needed.append(value)
+                types.append(variable.aval)
+    if needed:
+        return needed, types
+    return [Constant(np.int32(0))], [jax.ShapeDtypeStruct((), np.int32)]
 
 
 class Asked:
@@ -527,29 +535,44 @@ def merge_results(
             out[i] = _merged_columns(low, values, guards, region, types[i])
         else:
             packed.append(i)
-    for group in [[i for i in group if i in packed] for group in wanted.groups]:
-        if not group:
-            continue
-        kinds = [types[i] for i in group]
-        flows = []
-        for branch, guard in zip(results, guards, strict=True):
-            flows.append(
-                low.pack(
-                    [branch[i] for i in group],
-                    kinds,
-                    region.where(guard),
-                    name,
-                    line,
-                )
-            )
-        flow = low.draft.merge(region, flows, name)
-        for part, i in enumerate(group):
-            out[i] = Computed(
-                flow,
-                part,
-                read_of_all([branch[i] for branch in results]),
-            )
+    for members in wanted.groups:
+        group = [i for i in members if i in packed]
+        if group:
+            merged = _merged_messages(low, types, name, line, results, guards, region, group)
+            for i, value in zip(group, merged, strict=True):
+                out[i] = value
     return out
+
+
+def _merged_messages(
+    low: Lowering,
+    types: Sequence[Any],
+    name: str,
+    line: str,
+    results: Sequence[Sequence[Any]],
+    guards: Sequence[Guard],
+    region: Region,
+    group: Sequence[int],
+) -> list[Computed]:
+    """Merges a group of results that travel in one message."""
+    kinds = [types[i] for i in group]
+    flows = []
+    for branch, guard in zip(results, guards, strict=True):
+        flows.append(
+            low.pack(
+                [branch[i] for i in group],
+                kinds,
+                region.where(guard),
+                name,
+                line,
+            )
+        )
+    flow = low.draft.merge(region, flows, name)
+    merged = []
+    for part, i in enumerate(group):
+        read = read_of_all([branch[i] for branch in results])
+        merged.append(Computed(flow, part, read))
+    return merged
 
 
 def _merged_columns(

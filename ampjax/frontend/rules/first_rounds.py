@@ -134,30 +134,45 @@ def begun_apart(
         states |= wire.name_parts(wire.states)
         if wanted.values & set(wire.own.members):
             found |= wire.name_parts(wire.last(low, region, space))
-    given = {}
-    for i in wanted.values:
-        if i >= k:
-            given[i] = _same_in_carry(i, states, results)
-    rest = {i for i, state in given.items() if state is None}
-    others = Wanted(
-        rest,
-        groups=[[i for i in group if i in rest] for group in wanted.groups],
-    )
-    ys = merge_results(
-        low,
-        types,
-        name,
-        call.line,
-        results,
-        guards,
-        inner,
-        others,
-    )
-    found |= {i: Elements(space, ys[i] if state is None else state) for i, state in given.items()}
+    ys = _elements(low, call, results, states, guards, inner, wanted)
+    for i, value in ys.items():
+        found[i] = Elements(space, value)
     result = []
     for i in range(len(types)):
         result.append(found.get(i) if i in wanted.values else None)
     return result
+
+
+def _elements(
+    low: Lowering,
+    call: Call,
+    results: Sequence[Sequence[Any]],
+    states: Mapping[int, Value],
+    guards: Sequence[Guard],
+    inner: Region,
+    wanted: Wanted,
+) -> dict[int, Value]:
+    """Finds the elements of the sequences that a loop returns: states that go around, or results of the first and the other rounds, merged."""
+    given = {}
+    for i in wanted.values:
+        if i >= call.options["n_carry"]:
+            given[i] = _same_in_carry(i, states, results)
+    rest = {i for i, state in given.items() if state is None}
+    groups = []
+    for group in wanted.groups:
+        groups.append([i for i in group if i in rest])
+    (step,) = call.functions
+    merged = merge_results(
+        low,
+        [variable.aval for variable in step.jaxpr.outvars],
+        inner.space.dimension,
+        call.line,
+        results,
+        guards,
+        inner,
+        Wanted(rest, groups=groups),
+    )
+    return {i: merged[i] if state is None else state for i, state in given.items()}
 
 
 class _Wire:

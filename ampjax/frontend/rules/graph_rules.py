@@ -45,9 +45,7 @@ def propagate(
     sent: list[list[Any]] = []
     members = sorted(wanted.values)
     kinds = [variable.aval for variable in call.functions[0].jaxpr.outvars]
-    together = []
-    for group in by_dtype([kinds[i] for i in members]):
-        together.append([members[j] for j in group])
+    together = by_dtype(kinds, members)
     all_closed = low.closures(
         call,
         operands,
@@ -119,8 +117,7 @@ def _sum_at_nodes(
     out: list[Any] = [None] * len(call.results)
     types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
     members = sorted(wanted.values)
-    for group in by_dtype([types[i] for i in members]):
-        group_members = [members[j] for j in group]
+    for group_members in by_dtype(types, members):
         kinds = [types[i] for i in group_members]
         flows = []
         for results, there in zip(sent, regions, strict=True):

@@ -37,22 +37,14 @@ def switches(
     word = call.options["word"]
     numbers = operands[at : at + k]
     shared = operands[at + k :]
-    read = []
-    for number in numbers:
-        if isinstance(number, Computed) and number.was_read is not None:
-            read.append(number)
-    if len(read) < k:
-        raise unread(call)
+    read = _require_read(call, numbers)
     operands_of_each = call.inputs(operands, shared)
     field = low.number("if")
     name = low.number("visit")
     fields = []
     for i in range(k):
-        fields.append(
-            region.space.fact(
-                f"{field}_{i}", None, f"which function is chosen, number {i} ({call.line})"
-            )
-        )
+        meaning = f"which function is chosen, number {i} ({call.line})"
+        fields.append(region.space.fact(f"{field}_{i}", None, meaning))
     visits = region.space.along(name, None)
     places = region.within(visits)
     index = visits.index
@@ -104,9 +96,7 @@ def switches(
     inputs = sent_along(low, call, operands_of_each, decision)
     types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
     needed = sorted({i % len(types) for i in wanted.values})
-    groups = []
-    for group in by_dtype([types[i] for i in needed]):
-        groups.append([needed[i] for i in group])
+    groups = by_dtype(types, needed)
     of_each = Wanted(set(needed), groups=groups)
     results = []
     for function, values, guard in zip(call.functions, inputs, guards, strict=True):
@@ -147,3 +137,20 @@ def switches(
                     read_of(together[i]),
                 )
     return [value if i in wanted.values else None for i, value in enumerate(out)]
+
+
+def _require_read(
+    call: Call,
+    numbers: Sequence[Value],
+) -> list[Computed]:
+    """Checks that all numbers that choose were read back; returns the numbers.
+
+    Raises:
+      GraphError: If one was not.
+    """
+    read = []
+    for number in numbers:
+        if not isinstance(number, Computed) or number.was_read is None:
+            raise unread(call)
+        read.append(number)
+    return read

@@ -8,7 +8,7 @@ from typing import Any
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.reports import METRIC, NODE, OUTPUT
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.equations import Equations, Name, flatten, places_of
+from ampjax.frontend.deduction.equations import Equation, Equations, Name, flatten, places_of
 from ampjax.frontend.deduction.known_values import KnownValues
 from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering, by_dtype
 from ampjax.frontend.deduction.opened_functions import Opened
@@ -106,34 +106,11 @@ def node(
     (function,) = call.functions
     atoms = {variable: Name(variable.aval) for variable in function.variables}
     equations, results = flatten(function, atoms)
-    for equation in equations:
-        if equation.call is not None:
-            fix = "Make several nodes, one for each part between combinators."
-            raise GraphError(
-                equation.line,
-                "arrays alone in a function made with `amp.node`",
-                f"`{equation.call.kind}`",
-                fix,
-            )
     used = [i for i, variable in enumerate(function.variables) if variable in function.used]
-    for i in used:
-        if isinstance(operands[i], Elements):
-            raise GraphError(
-                call.line,
-                "arrays for a function made with `amp.node`",
-                "a sequence",
-                "Call it in a `map`.",
-            )
+    _require_arrays(call, equations, [operands[i] for i in used])
     name = call.options["name"]
     leaves = leaves_of([operands[i] for i in used])
-    if name in low.draft.params.initial and {key for key, _ in leaves} != {name}:
-        fix = "Rename it; only a function that reads the parameters of a key alone can be called like it."
-        raise GraphError(
-            call.line,
-            "a name of its own for the node",
-            f"`{name}`, as a key of the parameters is called",
-            fix,
-        )
+    _require_own_name(low, call, name, {key for key, _ in leaves})
     known = KnownValues(
         low,
         region,
@@ -168,3 +145,58 @@ def node(
     for group, flow in zip(note.groups, payload_notes.compute(low.draft, note), strict=True):
         out |= {i: Computed(flow, part) for part, i in enumerate(group)}
     return [out[i] for i in range(len(types))]
+
+
+def _require_arrays(
+    call: Call,
+    equations: Sequence[Equation],
+    operands: Sequence[Value],
+) -> None:
+    """Checks that a function for one node has neither combinators nor sequences inside.
+
+    Raises:
+      GraphError: If it has.
+    """
+    for equation in equations:
+        if equation.call is not None:
+            fix = "Make several nodes, one for each part between combinators."
+            raise GraphError(
+                equation.line,
+                "arrays alone in a function made with `amp.node`",
+                f"`{equation.call.kind}`",
+                fix,
+            )
+    if any(isinstance(each, Elements) for each in operands):
+        raise GraphError(
+            call.line,
+            "arrays for a function made with `amp.node`",
+            "a sequence",
+            "Call it in a `map`.",
+        )
+
+
+def _require_own_name(
+    low: Lowering,
+    call: Call,
+    name: str,
+    keys: set[str],
+) -> None:
+    """Checks that a node has no name of parameters that other nodes may read.
+
+    Args:
+      low: The lowering.
+      call: The function that is one node.
+      name: The node's name.
+      keys: The keys of the parameters that the node reads.
+
+    Raises:
+      GraphError: If it has.
+    """
+    if name in low.draft.params.initial and keys != {name}:
+        fix = "Rename it; only a function that reads the parameters of a key alone can be called like it."
+        raise GraphError(
+            call.line,
+            "a name of its own for the node",
+            f"`{name}`, as a key of the parameters is called",
+            fix,
+        )

@@ -157,9 +157,8 @@ def fold(
 ) -> list[Any]:
     """Lowers a fold from the leaves up: a node's state goes to its parent, where it meets the states of its siblings."""
     leaf, branch = call.functions
-    n_leaf, n_branch = call.n_closed
+    n_closed = sum(call.n_closed)
     arity = call.options["arity"]
-    n_closed = n_leaf + n_branch
     parent, side, *values = operands[n_closed:]
     tree = TreeFields(parent, side, region, arity, call)
     tree.note_up()
@@ -167,13 +166,17 @@ def fold(
     name = tree.space.dimension
     inner = region.within(space)
     rows = [value.element for value in values if isinstance(value, Elements)]
-    closed = [
-        value for own in low.closures(call, operands, region, [space, space], name) for value in own
-    ]
+    closed_leaf, closed_branch = low.closures(
+        call,
+        operands,
+        region,
+        [space, space],
+        name,
+    )
     guards = tree.guards(low.number("leaf"))
     given = [
-        [*closed[n_leaf:], *rows],
-        [*closed[:n_leaf], *rows],
+        [*closed_branch, *rows],
+        [*closed_leaf, *rows],
     ]
     for_branch, for_leaf = route_values(
         low,
@@ -194,7 +197,7 @@ def fold(
     nodes = []
     leaves = []
     roots = []
-    children: list[Any] = [None] * (n * (arity or 1))
+    children = []
     for group in groups:
         kinds = [types[i] for i in group]
         leaves.append(
@@ -217,14 +220,9 @@ def fold(
             call,
         )
         roots.append(root)
-        for k, flow in enumerate(below):
-            for part, i in enumerate(group):
-                value: Value = Computed(flow, part)
-                if arity:
-                    children[k * n + i] = value
-                else:
-                    children[k * n + i] = Elements(flow.region.space, value)
-    of_branch = low.run(branch, [*for_branch, *children], at_branch, every)
+        children.append(below)
+    of_children = _values_of_children(groups, children, n, arity)
+    of_branch = low.run(branch, [*for_branch, *of_children], at_branch, every)
     states: dict[int, Computed] = {}
     final: dict[int, Computed] = {}
     for group, node, first, root in zip(groups, nodes, leaves, roots, strict=True):
@@ -243,6 +241,32 @@ def fold(
         *(Elements(space, states[i]) for i in range(n)),
         *(final.get(i) for i in range(n)),
     ]
+
+
+def _values_of_children(
+    groups: Sequence[Sequence[int]],
+    children: Sequence[Sequence[Flow]],
+    n: int,
+    arity: int | None,
+) -> list[Value]:
+    """Finds a branch's inputs from its children: the values of one child after the other, or without an arity, each value as a sequence over the children.
+
+    Args:
+      groups: The numbers of the values that travel together.
+      children: For each of these groups, the wires from the children.
+      n: How many values a state has.
+      arity: Children of each branch; None where it differs.
+    """
+    found: dict[int, Value] = {}
+    for group, flows in zip(groups, children, strict=True):
+        for k, flow in enumerate(flows):
+            for part, i in enumerate(group):
+                value = Computed(flow, part)
+                if arity:
+                    found[k * n + i] = value
+                else:
+                    found[i] = Elements(flow.region.space, value)
+    return [found[i] for i in range(len(found))]
 
 
 @MESSAGE_RULES.of(SCAN_TREE)

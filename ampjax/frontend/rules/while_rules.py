@@ -100,55 +100,23 @@ def _around(
     region: Region,
     wanted: Wanted,
 ) -> list[Any]:
-    """Lowers a loop that begins with a round. Values that the rounds close over go around unchanged; values that only the test reads do not."""
+    """Lowers a loop that begins with a round."""
     turn = call.functions[1]
     n = len(call.results)
-    k = len(closed)
-    variables = turn.variables
     rounds = _Rounds(low, call, region)
     inner = region.within(rounds.decision.inside(region.space))
     name = rounds.name
-    kept_results = []
-    for i in range(k):
-        if variables[i] in turn.used and isinstance(closed[i], Computed | Static):
-            kept_results.append(i)
-    values: list[Value] = list(closed)
-    for group in [
-        [kept_results[i] for i in group]
-        for group in by_dtype([variables[i].aval for i in kept_results])
-    ]:
-        kinds = [variables[i].aval for i in group]
-        flow = rounds.start(
-            [closed[i] for i in group],
-            kinds,
-            region,
-        )
-        for part, i in enumerate(group):
-            one = Computed(rounds.decision.send(flow)[0], part)
-            value = closed[i]
-            if isinstance(value, Static):
-                low.draft.carry(value.column, inner, one)
-            else:
-                values[i] = one
-    for i, variable in enumerate(variables[:k]):
-        if variable in turn.used:
-            values[i] = rounds.decision.take(values[i], 0)
-    new = []
-    for i in range(n):
-        if i in wanted.values or variables[k + i] in turn.used:
-            new.append(i)
-    new = new or [0]  # something must go around
-    groups = []
-    for group in by_dtype([variables[k + i].aval for i in new]):
-        groups.append([new[i] for i in group])
-    carry: list[Value] = [
-        _if_read(value, v, turn) for value, v in zip(init, variables[k:], strict=True)
-    ]
+    values = _closed_over(low, rounds, closed, turn, region, inner)
+    carried = turn.variables[len(closed) :]
+    types = [variable.aval for variable in carried]
+    new = _go_around(carried, turn, wanted)
+    groups = by_dtype(types, new)
+    carry: list[Value] = [_if_read(value, v, turn) for value, v in zip(init, carried, strict=True)]
     loops = []
     for group in groups:
         flow = rounds.start(
             [carry[i] for i in group],
-            [variables[k + i].aval for i in group],
+            [types[i] for i in group],
             region,
         )
         first, loop = rounds.begin(flow, inner)
@@ -165,7 +133,7 @@ def _around(
     rounds.ask(_read_answer(low, results[n], inner, call), inner)
     final: dict[int, Computed] = {}
     for group, (first, loop) in zip(groups, loops, strict=True):
-        kinds = [variables[k + i].aval for i in group]
+        kinds = [types[i] for i in group]
         flow = low.pack(
             [results[i] for i in group],
             kinds,
@@ -184,6 +152,54 @@ def _around(
     for i in range(n):
         result.append(final.get(i) if i in wanted.values else None)
     return result
+
+
+def _closed_over(
+    low: Lowering,
+    rounds: _Rounds,
+    closed: Sequence[Value],
+    turn: Traced,
+    region: Region,
+    inner: Region,
+) -> list[Value]:
+    """Sends the values that rounds close over around unchanged; values that only the test reads stay outside."""
+    types = [variable.aval for variable in turn.variables]
+    used = [variable in turn.used for variable in turn.variables]
+    sent = []
+    for i, value in enumerate(closed):
+        if used[i] and isinstance(value, Computed | Static):
+            sent.append(i)
+    values = list(closed)
+    for group in by_dtype(types, sent):
+        flow = rounds.start(
+            [closed[i] for i in group],
+            [types[i] for i in group],
+            region,
+        )
+        for part, i in enumerate(group):
+            one = Computed(rounds.decision.send(flow)[0], part)
+            value = closed[i]
+            if isinstance(value, Static):
+                low.draft.carry(value.column, inner, one)
+            else:
+                values[i] = one
+    for i in range(len(values)):
+        if used[i]:
+            values[i] = rounds.decision.take(values[i], 0)
+    return values
+
+
+def _go_around(
+    carried: Sequence[Any],
+    turn: Traced,
+    wanted: Wanted,
+) -> list[int]:
+    """The numbers of the loop's variables that messages bring from round to round."""
+    numbers = []
+    for i, variable in enumerate(carried):
+        if i in wanted.values or variable in turn.used:
+            numbers.append(i)
+    return numbers or [0]  # something must go around
 
 
 class _Rounds:

@@ -217,33 +217,46 @@ def _mixing(
         if small.primitive is not large.primitive:
             return
         line = primitives.source_line(small) or around
-        grows = any(_growth(a, b) > 1 for a, b in zip(small.invars, large.invars, strict=False))
-        if small.outvars:
-            out = small.outvars[0]
-            large_out = large.outvars[0]
-        else:
-            out = None
-            large_out = None
+        growth = _operand_growth(small, large)
         inner = list(zip(primitives.inner(small), primitives.inner(large), strict=False))
-        if out is not None and not inner:
-            growth = max(
-                (_growth(a, b) for a, b in zip(small.invars, large.invars, strict=False)),
-                default=1.0,
-            )
-            if _growth(out, large_out) > growth > 1:
-                yield Mixing("pairs", line)
-            if grows and _growth(out, large_out) == 1 and out.aval.size > 1:
-                yield Mixing("statistics", line)
-            if (
-                small.primitive.name == "div"
-                and out.aval.size == 1
-                and _is_var_in(small.invars[1], totals)
-            ):
-                yield Mixing("quotient", line)
-        from_totals = grows or any(_is_var_in(v, totals) for v in small.invars)
-        totals |= {v for v in small.outvars if from_totals and getattr(v.aval, "size", 0) == 1}
+        if small.outvars and not inner:
+            for kind in _kinds_of_mixing(small, large, growth, totals):
+                yield Mixing(kind, line)
+        if growth > 1 or any(_is_var_in(v, totals) for v in small.invars):
+            totals |= {v for v in small.outvars if getattr(v.aval, "size", 0) == 1}
         for a, b in inner:
             yield from _mixing(a, b, line)
+
+
+def _kinds_of_mixing(
+    small: Any,
+    large: Any,
+    growth: float,
+    totals: set[Any],
+) -> Iterator[str]:
+    """Yields the ways in which an equation brings examples together.
+
+    Args:
+      small: The equation for a part.
+      large: The same for the joined batch.
+      growth: How much more numbers its operands have there.
+      totals: Scalars that follow from sums over examples.
+    """
+    out = small.outvars[0]
+    of_result = _growth(out, large.outvars[0])
+    if of_result > growth > 1:
+        yield "pairs"
+    if growth > 1 and of_result == 1 and out.aval.size > 1:
+        yield "statistics"
+    is_division = small.primitive.name == "div" and out.aval.size == 1
+    if is_division and _is_var_in(small.invars[1], totals):
+        yield "quotient"
+
+
+def _operand_growth(small: Any, large: Any) -> float:
+    """Finds the largest growth of an equation's operands; 1 without operands."""
+    operands = zip(small.invars, large.invars, strict=False)
+    return max((_growth(a, b) for a, b in operands), default=1.0)
 
 
 def _is_var_in(atom: Any, variables: set[Any]) -> bool:

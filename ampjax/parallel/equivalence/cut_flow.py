@@ -91,25 +91,18 @@ class CutFlow:
             return [None] * len(part.outvars)
         env: dict[Any, Value] = dict(zip(part.invars, cuts, strict=True))
         env.update(zip(part.constvars, map(self._of_constant, constants, others), strict=True))
-        alone = {v for v, is_alone in zip(part.invars, of_batch, strict=False) if is_alone}
-        alone |= set(part.constvars) if of_batch else set()
+        alone = _batch_variables(part, of_batch)
         for small, large in zip(part.eqns, whole.eqns, strict=True):
             operands = list(zip(small.invars, large.invars, strict=True))
             ins = [self._value(*pair, env) for pair in operands]
             outs = self._results(small, large, ins)
-            is_alone = (
-                of_batch
-                and not small.effects
-                and all(_is_literal(v) or v in alone for v, _ in operands)
-            )
+            is_alone = of_batch and _follows_from(alone, small)
             if is_alone:
                 alone |= set(small.outvars)
             elif None in outs:
                 asked = []
                 for (v, w), cut in zip(operands, ins, strict=True):
-                    asked.append(
-                        self._ask_about(v, w, cut) if not _is_literal(v) and v in alone else cut
-                    )
+                    asked.append(self._ask_about(v, w, cut, alone))
                 if asked != ins:
                     outs = self._results(small, large, asked)
             if None in outs and not is_alone and self.mixing is None:
@@ -151,7 +144,16 @@ class CutFlow:
             return dataclasses.replace(cut, number=0.0)
         return cut
 
-    def _ask_about(self, part: Any, whole: Any, cut: Value) -> Value:
+    def _ask_about(
+        self,
+        part: Any,
+        whole: Any,
+        cut: Value,
+        alone: set[Any],
+    ) -> Value:
+        """Looks at the numbers of an operand that follows from the batch alone, where its cut is not known."""
+        if _is_literal(part) or part not in alone:
+            return cut
         is_settled = cut is not None and cut.kind != "total"
         if is_settled or jnp.issubdtype(part.aval.dtype, jax.dtypes.extended):
             return cut
@@ -331,6 +333,23 @@ def _open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
 
 def _is_literal(atom: Any) -> bool:
     return isinstance(atom, Literal)
+
+
+def _follows_from(alone: set[Any], equation: Any) -> bool:
+    """Whether an equation's results follow from some variables alone."""
+    operands = equation.invars
+    return not equation.effects and all(_is_literal(v) or v in alone for v in operands)
+
+
+def _batch_variables(
+    jaxpr: Any,
+    of_batch: Sequence[bool],
+) -> set[Any]:
+    """The inputs and constants of a program that follow from the batch alone; none where nothing is known of the inputs."""
+    if not of_batch:
+        return set()
+    inputs = zip(jaxpr.invars, of_batch, strict=False)
+    return {*jaxpr.constvars, *(v for v, is_alone in inputs if is_alone)}
 
 
 def _agree_cuts(cuts: Sequence[Value]) -> Value:

@@ -14,54 +14,56 @@ from ampjax.parallel.equivalence.cuts import ONE, Cut, Value, add
 
 def _gather(pair: Pair) -> Value:
     operand, indices = pair.cuts
-    numbers = pair.params["dimension_numbers"]
-    sizes = pair.params["slice_sizes"]
     if indices.scale != ONE:
         return None
-    windows = []
-    for a in range(len(pair.shape())):
-        if a not in (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims):
-            windows.append(a)
-    batch = []
-    for a in range(len(pair.out)):
-        if a not in numbers.offset_dims:
-            batch.append(a)
     if operand.kind == "total":
-        is_sum = (
-            indices.kind == "same"
-            and pair.params["mode"] is not jax.lax.GatherScatterMode.FILL_OR_DROP
-        )
-        return operand if is_sum else None
+        fills = pair.params["mode"] is jax.lax.GatherScatterMode.FILL_OR_DROP
+        return operand if indices.kind == "same" and not fills else None
     if operand.kind == "same":
         if indices.kind == "rows":
-            return _rows(operand, batch, indices.axis, indices.order)
+            return _rows(operand, _batch_axes(pair), indices.axis, indices.order)
         return Cut("same", operand.scale) if indices.kind == "same" else None
-    if operand.kind != "rows":
+    return _gather_rows(pair, operand, indices) if operand.kind == "rows" else None
+
+
+def _batch_axes(pair: Pair) -> list[int]:
+    """The axes of a gather's result along which the indices lie."""
+    offsets = pair.params["dimension_numbers"].offset_dims
+    return [a for a in range(len(pair.out)) if a not in offsets]
+
+
+def _gather_rows(
+    pair: Pair,
+    operand: Cut,
+    indices: Cut,
+) -> Value:
+    """Reads from rows of the examples: with own indices of each example, of its own rows, or whole rows."""
+    numbers = pair.params["dimension_numbers"]
+    axis = operand.axis
+    if axis in numbers.operand_batching_dims:
+        number = list(numbers.operand_batching_dims).index(axis)
+        own = numbers.start_indices_batching_dims[number]
+        if (indices.kind, indices.axis, indices.order) == ("rows", own, operand.order):
+            return _rows(operand, _batch_axes(pair), own, operand.order)
         return None
-    if operand.axis in numbers.operand_batching_dims:
-        places = dict(
-            zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
-        )
-        is_same = (
-            indices.kind == "rows"
-            and indices.axis == places[operand.axis]
-            and indices.order == operand.order
-        )
-        if is_same:
-            return _rows(operand, batch, indices.axis, operand.order)
+    if axis in numbers.start_index_map:
+        own = _own_place(indices, list(numbers.start_index_map).index(axis))
+        is_one = axis in numbers.collapsed_slice_dims and not operand.order
+        return _rows(operand, _batch_axes(pair), own) if is_one and own is not None else None
+    if indices.kind != "same" or pair.params["slice_sizes"][axis] != pair.shape()[axis]:
         return None
-    if operand.axis in numbers.start_index_map:
-        axis = _own_place(indices, list(numbers.start_index_map).index(operand.axis))
-        is_one = operand.axis in numbers.collapsed_slice_dims and not operand.order
-        return _rows(operand, batch, axis) if is_one and axis is not None else None
-    is_whole = indices.kind == "same" and sizes[operand.axis] == pair.shape()[operand.axis]
-    if is_whole:
-        target = numbers.offset_dims[windows.index(operand.axis)]
-    else:
-        target = 0
-    if is_whole:
-        return dataclasses.replace(operand, axis=target, number=None)
-    return None
+    windows = _windows(pair, numbers.collapsed_slice_dims)
+    target = numbers.offset_dims[windows.index(axis)]
+    return dataclasses.replace(operand, axis=target, number=None)
+
+
+def _windows(
+    pair: Pair,
+    left_out: Sequence[int],
+) -> list[int]:
+    """The axes of the operand along which a window lies."""
+    batch = pair.params["dimension_numbers"].operand_batching_dims
+    return [a for a in range(len(pair.shape())) if a not in (*left_out, *batch)]
 
 
 def _rows(
@@ -88,51 +90,49 @@ def _own_place(indices: Cut, column: int) -> int | None:
 
 def _scatter(pair: Pair) -> Value:
     operand, indices, updates = pair.cuts
-    numbers = pair.params["dimension_numbers"]
     if indices.scale != ONE or {operand.order, indices.order, updates.order} != {()}:
         return None
     if pair.part.primitive.name not in _LINEAR and not (operand.is_plain and updates.is_plain):
         return None
-    written = pair.shape(2)
-    outer = [a for a in range(len(written)) if a not in numbers.update_window_dims]
     if operand.kind == "same":
-        return _into_one(pair, operand, indices, updates, outer)
-    if operand.kind != "rows" or updates.kind not in ("same", "rows"):
-        if indices.kind == "same" and operand.kind == "total":
-            return add([operand, updates], pair.n)
-        return None
-    if operand.axis in numbers.operand_batching_dims:
-        places = dict(
-            zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
-        )
-        axis = places[operand.axis]
-        fits = (
-            indices.kind == "rows"
-            and indices.axis == axis
-            and updates.kind == "rows"
-            and updates.axis == outer[axis]
-        )
+        return _into_one(pair, operand, indices, updates, _outer_axes(pair))
+    if operand.kind == "rows":
+        fits = updates.kind == "rows" and updates.axis == _written_axis(pair, operand, indices)
         return _write_rows(operand, updates) if fits else None
-    if operand.axis in numbers.scatter_dims_to_operand_dims:
-        axis = _own_place(indices, list(numbers.scatter_dims_to_operand_dims).index(operand.axis))
-        fits = axis is not None and updates.kind == "rows" and updates.axis == outer[axis]
-        return (
-            _write_rows(operand, updates)
-            if fits and operand.axis in numbers.inserted_window_dims
-            else None
-        )
-    windows = []
-    for a in range(len(pair.shape())):
-        if a not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims):
-            windows.append(a)
-    if operand.axis in windows:
-        own = numbers.update_window_dims[windows.index(operand.axis)]
-    else:
-        own = -1
-    fits = indices.kind == "same" and updates.kind == "rows" and updates.axis == own
-    if fits and written[own] == pair.shape()[operand.axis]:
-        return _write_rows(operand, updates)
+    if indices.kind == "same" and operand.kind == "total":
+        return add([operand, updates], pair.n)
     return None
+
+
+def _outer_axes(pair: Pair) -> list[int]:
+    """The axes of a scatter's updates along which the indices lie."""
+    windows = pair.params["dimension_numbers"].update_window_dims
+    return [a for a in range(len(pair.shape(2))) if a not in windows]
+
+
+def _written_axis(
+    pair: Pair,
+    operand: Cut,
+    indices: Cut,
+) -> int | None:
+    """Finds the axis of the updates whose rows go to the rows of the same examples; None if examples may write to rows of others."""
+    numbers = pair.params["dimension_numbers"]
+    axis = operand.axis
+    if axis in numbers.operand_batching_dims:
+        number = list(numbers.operand_batching_dims).index(axis)
+        own = numbers.scatter_indices_batching_dims[number]
+        is_same = (indices.kind, indices.axis) == ("rows", own)
+        return _outer_axes(pair)[own] if is_same else None
+    if axis in numbers.scatter_dims_to_operand_dims:
+        own = _own_place(indices, list(numbers.scatter_dims_to_operand_dims).index(axis))
+        if own is None or axis not in numbers.inserted_window_dims:
+            return None
+        return _outer_axes(pair)[own]
+    windows = _windows(pair, numbers.inserted_window_dims)
+    if indices.kind != "same" or axis not in windows:
+        return None
+    own = numbers.update_window_dims[windows.index(axis)]
+    return own if pair.shape(2)[own] == pair.shape()[axis] else None
 
 
 def _into_one(

@@ -155,9 +155,9 @@ def grown_axis(
 
 def add(cuts: Sequence[Value], n: int) -> Value:
     """Finds the cut of a sum of values, or of a choice among values that is the same for all parts."""
-    known = [cut for cut in cuts if cut is not None]
-    if len(known) < len(cuts):
+    if None in cuts:
         return None
+    known = [cut for cut in cuts if cut is not None]
     some = [cut for cut in known if cut.number != 0] or known[:1]
     totals = [cut for cut in some if cut.kind == "total"]
     scales = {cut.scale for cut in totals or some}
@@ -166,11 +166,10 @@ def add(cuts: Sequence[Value], n: int) -> Value:
     scale = scales.pop()
     if not totals:
         return _join_cuts(known, scale)
-    # What all parts have is the mean of what they have.
     others = [cut for cut in some if cut.kind != "total"]
-    fits = all(cut.kind == "same" and cut.scale == ONE for cut in others) and (
-        scale == n or not others
-    )
+    # What all parts have is the mean of what they have.
+    are_means = all((cut.kind, cut.scale) == ("same", ONE) for cut in others)
+    fits = not others or (are_means and scale == n)
     return Cut("total", scale) if fits else None
 
 

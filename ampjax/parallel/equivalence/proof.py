@@ -158,20 +158,7 @@ def uneven_divisors(
     program = _flat(part)
     n_params = len(part.leaves)
     jaxpr, _ = program
-    alone = {*jaxpr.invars[n_params:], *jaxpr.constvars}
-    divisors = {}
-    for eqn in jaxpr.eqns:
-        if not eqn.effects and all(hasattr(v, "val") or v in alone for v in eqn.invars):
-            alone |= set(eqn.outvars)
-        elif (
-            eqn.primitive.name == "div"
-            and not eqn.invars[1].aval.shape
-            and not hasattr(eqn.invars[1], "val")
-        ):
-            if eqn.invars[1] in alone:
-                divisors |= {eqn.invars[1]: eqn}
-            else:
-                divisors |= {}
+    divisors = _divisors_of_batch(jaxpr, {*jaxpr.invars[n_params:], *jaxpr.constvars})
     values = Values(program, list(divisors), n_params)
     each = [values(leaves.__getitem__) for leaves in parts]
     uneven = []
@@ -182,6 +169,28 @@ def uneven_divisors(
         if is_uneven:
             lines.append(primitives.source_line(eqn))
     return list(dict.fromkeys(line or "the program" for line in lines))
+
+
+def _divisors_of_batch(
+    jaxpr: Any,
+    alone: set[Any],
+) -> dict[Any, Any]:
+    """Finds the numbers by which a program divides and which follow from the batch alone, each with its last equation.
+
+    Args:
+      jaxpr: The program.
+      alone: The variables of the batch.
+    """
+    divisors = {}
+    for eqn in jaxpr.eqns:
+        if not eqn.effects and all(hasattr(v, "val") or v in alone for v in eqn.invars):
+            alone |= set(eqn.outvars)
+        elif eqn.primitive.name == "div":
+            divisor = eqn.invars[1]
+            is_number = not divisor.aval.shape and not hasattr(divisor, "val")
+            if is_number and divisor in alone:
+                divisors[divisor] = eqn
+    return divisors
 
 
 class Values:

@@ -132,28 +132,10 @@ class Dealer:
             updates[path] = [table.expect() for table in self._homes.rows[path].tables]
         tables: dict[int, dict[str, RowWork]] = {replica: {} for replica in share_of}
         for path, each in rows.items():
-            home = self._homes.rows[path]
-            size = self._sizes.at_least(
-                path,
-                max(len(unique.ids) for unique in each),
-            )
-            if after is None:
-                touched = None
-            else:
-                touched = _touched_rows(home, after.rows[path])
-            reading = readings[path] if home.is_served else WHOLE
-            for replica, unique in zip(share_of, each, strict=True):
-                update, seen = self._target(replica, home, updates[path])
-                seen = seen + (after is not None)
-                early = _early_rows(home, unique, touched)
-                tables[replica][path] = RowWork(
-                    unique,
-                    size,
-                    reading,
-                    update,
-                    seen,
-                    early,
-                )
+            own = dict(zip(share_of, each, strict=True))
+            of_table = self._row_work(path, own, readings, updates[path], after)
+            for replica, work in of_table.items():
+                tables[replica][path] = work
         number = self._group.next_number()
         works = {}
         for replica in share_of:
@@ -162,6 +144,46 @@ class Dealer:
         for key, n in self.versions:
             versions.append((key, n + (after is not None)))
         return Deal(number, leaves, rows, updates, works, versions)
+
+    def _row_work(
+        self,
+        path: str,
+        rows: Mapping[int, UniqueRows],
+        readings: Mapping[str, Any],
+        updates: Sequence[PendingUpdate],
+        after: Deal | None,
+    ) -> dict[int, RowWork]:
+        """Makes the work of each replica on the rows of one table.
+
+        Args:
+          path: The variable.
+          rows: By replica the rows of its part.
+          readings: By path which part of rows has to travel.
+          updates: The updates of the copies of the table.
+          after: The deal under way, if there is one.
+        """
+        home = self._homes.rows[path]
+        size = self._sizes.at_least(
+            path,
+            max(len(unique.ids) for unique in rows.values()),
+        )
+        if after is None:
+            touched = None
+        else:
+            touched = _touched_rows(home, after.rows[path])
+        reading = readings[path] if home.is_served else WHOLE
+        works = {}
+        for replica, unique in rows.items():
+            update, seen = self._target(replica, home, updates)
+            works[replica] = RowWork(
+                unique,
+                size,
+                reading,
+                update,
+                seen + (after is not None),
+                _early_rows(home, unique, touched),
+            )
+        return works
 
     def _target(
         self, replica: int, home: RowHome, updates: Sequence[PendingUpdate]

@@ -38,6 +38,7 @@ from ampjax.parallel.workers.worker_messages import (
     WriteVariables,
 )
 from ampjax.parallel.workers.worker_program import WorkerProgram
+from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.row_gradients import ready_to_push
 from ampjax.sparse.table.row_client import RowClient, SplitPlace
@@ -218,16 +219,9 @@ class Worker:
         traffic = share.traffic
         pushes = {path: {} for path in share.work.tables}
         pulled = {path: self._collect_rows(path, share) for path in work.tables}
-        sizes = _Agreed({path: of_table.size for path, of_table in work.tables.items()})
-        (inputs,) = batch_rows.inputs(
-            1,
-            self._loss,
-            {path: [rows] for path, rows in pulled.items()},
-            sizes,
-        )
         result = self._program.run(
             self._params(go),
-            inputs,
+            _inputs(self._loss, work, pulled),
             tree_of(self._made.batch, work.batch),
         )
         self._grads = result.grads
@@ -236,7 +230,7 @@ class Worker:
             self._ask_ahead(heard())
         entry = self._program.entry
         finite = entry(result.finite)
-        aux = [entry(leaf) for leaf in jax.tree.leaves(result.aux)]
+        aux = list(map(entry, jax.tree.leaves(result.aux)))
         done = StepDone(
             work.number,
             entry(result.loss),
@@ -246,7 +240,7 @@ class Worker:
             pushes,
         )
         if go.params is not None:
-            done = done._replace(grads=[entry(leaf) for leaf in jax.tree.leaves(result.grads)])
+            done = done._replace(grads=list(map(entry, jax.tree.leaves(result.grads))))
         if self._made.check_finite and not finite.all():
             return done
         try:
@@ -259,9 +253,8 @@ class Worker:
                     naming_variable(path, push)
         except TableError as error:
             return done._replace(error=error)
-        if (
-            go.params is None and self._split.n_rounds == 0
-        ):  # nothing has to be known of the tables' gradients first
+        # Without rounds nothing has to be known of the tables' gradients first.
+        if go.params is None and self._split.n_rounds == 0:
             self._proposal = self._home.propose(self._grads, [])
             done = done._replace(shared=self._proposal.shared if self._replica == 0 else None)
         return done
@@ -391,6 +384,22 @@ class Worker:
                 work.update, ids, sums, columns, replica, copy=False
             ):
                 pushes[server] = pushes.get(server, 0) + 1
+
+
+def _inputs(
+    loss: SparseProgram,
+    work: StepWork,
+    pulled: Mapping[str, PulledRows],
+) -> Any:
+    """The rows of a step as one replica's inputs of the program."""
+    sizes = _Agreed({path: of_table.size for path, of_table in work.tables.items()})
+    (inputs,) = batch_rows.inputs(
+        1,
+        loss,
+        {path: [rows] for path, rows in pulled.items()},
+        sizes,
+    )
+    return inputs
 
 
 def tree_of(shapes: Tree, leaves: Sequence[np.ndarray]) -> Tree:

@@ -109,23 +109,22 @@ class _WaitingReport:
         more = f" and {len(states) - 1} more" if len(states) > 1 else ""
         nothing = f"nothing of instance {int(of.instance[0])} from it waits anywhere"
         waits = f"{states[0]!r}{more} from it waits" if states else nothing
-        kinds = {}
         for n in numbers:
-            if n >= 0:
-                kinds[n] = self._plan.stages[n].kind
-        stages = []
-        for n in numbers:
-            if n in kinds and kinds[n].is_dispatched and not kinds[n].is_transfer:
-                stages.append(n)
-        if not stages:
-            return waits
-        runs = []
-        for line in self._lines(of):
-            if self._programs.stage[line] == stages[0]:
-                runs.append(line)
+            if n >= 0 and self._runs_kernels(n):
+                return waits + self._runs_text(n, of)
+        return waits
+
+    def _runs_kernels(self, number: int) -> bool:
+        """Whether a stage runs kernels of the user's nodes, so neither groups rows nor moves rows."""
+        kind = self._plan.stages[number].kind
+        return kind.is_dispatched and not kind.is_transfer
+
+    def _runs_text(self, number: int, of: State) -> str:
+        """Tells how often a stage runs for an instance."""
+        runs = [line for line in self._lines(of) if self._programs.stage[line] == number]
         if not runs:
-            return f"{waits}; it never runs for it"
-        return f"{waits}; it runs {len(runs)} time(s) for it, at last with {self._state(runs[-1], of)!r}"
+            return "; it never runs for it"
+        return f"; it runs {len(runs)} time(s) for it, at last with {self._state(runs[-1], of)!r}"
 
     def comes_to(self, of: State) -> Iterator[str]:
         """Lists the last stages that run for an instance."""

@@ -123,13 +123,8 @@ class RowInterpreter:
                 if site in known:
                     inside[site] = known[site]
             return rule(self, eqn, ins, inside, path)
-        if not touched and is_repeated(eqn):
-            return [Repeated(eqn, ins[0])], {}
         if not touched:
-            silent = self.collecting and eqn.primitive.name in primitives.CALLBACKS
-            return [primitives.blank(v.aval) for v in eqn.outvars] if silent else primitives.bind(
-                eqn, ins
-            ), {}
+            return self._without_tables(eqn, ins), {}
         if isinstance(ins[0], TableView) and row_reads.is_read(eqn, ins[0]):
             return self._read(eqn, ins, known, path)
         outs = table_views.views_of_results(eqn, ins) or [row_reads.write_rows(eqn, ins)]
@@ -141,6 +136,14 @@ class RowInterpreter:
                 "Please report this program.",
             )
         return outs, {}
+
+    def _without_tables(self, eqn: Any, ins: Sequence[Any]) -> list[Any]:
+        """Computes an equation that reads no table; repeats of a value stay a note."""
+        if is_repeated(eqn):
+            return [Repeated(eqn, ins[0])]
+        if self.collecting and eqn.primitive.name in primitives.CALLBACKS:
+            return [primitives.blank(v.aval) for v in eqn.outvars]
+        return primitives.bind(eqn, ins)
 
     def _read(
         self, eqn: Any, ins: list[Any], known: Positions, path: Path

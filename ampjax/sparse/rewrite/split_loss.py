@@ -183,13 +183,7 @@ def make_split_loss(
         if v.path in wanted:
             axes[i] = v.axes
     n_rows = {variables[i].path: variables[i].n_rows for i in axes}
-    if stacks is None:
-        members = {path: [path] for path in n_rows}
-    else:
-        members = stacks
-    held = {}
-    for name, each in members.items():
-        held[name] = each if isinstance(each, Stack) else Stack.of(each, n_rows)
+    held = _stacks_of(stacks, n_rows)
     places = _places(traced, held)
     stacked = {}
     for i in axes:
@@ -197,11 +191,10 @@ def make_split_loss(
             stacked[i] = places[i].table
     lanes = find_lanes(traced, stacked, axes)
     flow = flow or follow(traced, axes)
-    reads = ((site, read.leaf) for site, read in sorted(flow.reads.items()))
     sites = {}
-    for site, leaf in reads:
+    for site, read in sorted(flow.reads.items()):
         if site[0] not in lanes.repeated:
-            sites[site] = leaf
+            sites[site] = read.leaf
     interpreter = RowInterpreter(_n_rows(places), sites, collecting=True, lanes=lanes)
     jaxpr, consts, shapes = _ids_program(traced, axes, places, interpreter)
     slim, used = partial_eval.dce_jaxpr(
@@ -221,6 +214,19 @@ def make_split_loss(
         consts,
         inputs,
     )
+
+
+def _stacks_of(
+    stacks: Mapping[str, Sequence[str] | Stack] | None,
+    n_rows: Mapping[str, int],
+) -> dict[str, Stack]:
+    """The leaves whose rows each table holds; by default a table for each leaf that is pulled."""
+    if stacks is None:
+        stacks = {path: [path] for path in n_rows}
+    held = {}
+    for name, each in stacks.items():
+        held[name] = each if isinstance(each, Stack) else Stack.of(each, n_rows)
+    return held
 
 
 class _LeafPlace(NamedTuple):

@@ -321,11 +321,7 @@ def _is_entry(entry: Any) -> bool:
         dtype = jnp.dtype(entry["dtype"])
     except (TypeError, ValueError):
         return False
-    if (
-        not isinstance(shape, list)
-        or not all(type(n) is int and n >= 0 for n in shape)
-        or not 1 <= len(shape) <= 32
-    ):
+    if not _is_shape(shape):
         return False
     can_be = (
         math.prod(max(n, 1) for n in shape) * dtype.itemsize < 1 << 62
@@ -333,3 +329,9 @@ def _is_entry(entry: Any) -> bool:
     return (
         can_be and not dtype.hasobject and dtype.itemsize > 0 and isinstance(entry["sha256"], str)
     )
+
+
+def _is_shape(value: Any) -> bool:
+    if not isinstance(value, list) or not 1 <= len(value) <= 32:
+        return False
+    return all(type(n) is int and n >= 0 for n in value)

@@ -247,11 +247,7 @@ def _groups(
     frozen = frozen_roles(graph, settings)
     shared = shared_nodes(graph, frozen)
     if isinstance(settings.exact_staleness, Mapping):
-        shared = {
-            role: tree
-            for role, tree in shared.items()
-            if not any(node.name in delays for node in roles[role])
-        }
+        shared = _without_delays(graph, shared, delays)
     elif settings.exact_staleness is not None:
         default = delay_node(default, settings.exact_staleness)
     form = form_of(graph)
@@ -265,18 +261,40 @@ def _groups(
     for role, nodes in roles.items():
         is_own = role not in shared and role not in frozen and nodes[0].table is None
         if is_own and (is_whole or len(nodes) > 1):
-            own = delay_node(
-                nodes[0].options.tx or default,
-                delays.get(nodes[0].name, 0),
-            )
-            tree = _shapes(nodes[0])
-            structure = jax.tree.structure(tree)
-            alone = ParamsForm(
-                structure,
-                ((role, tuple(range(structure.num_leaves)), structure),),
-            )
-            groups.append(_group(role, own, alone, roles, {role: trainable(tree)}, settings, {}))
+            groups.append(_own_group(role, roles, settings, default, delays))
     return groups
+
+
+def _own_group(
+    role: str,
+    roles: Mapping[str, list[Node]],
+    settings: Settings,
+    default: optax.GradientTransformation,
+    delays: Mapping[str, int],
+) -> JointGroup:
+    """The group of a node with an optimizer of its own, and of its copies."""
+    node = roles[role][0]
+    own = delay_node(
+        node.options.tx or default,
+        delays.get(node.name, 0),
+    )
+    tree = _shapes(node)
+    structure = jax.tree.structure(tree)
+    alone = ParamsForm(
+        structure,
+        ((role, tuple(range(structure.num_leaves)), structure),),
+    )
+    return _group(role, own, alone, roles, {role: trainable(tree)}, settings, {})
+
+
+def _without_delays(
+    graph: Graph,
+    shared: Mapping[str, Any],
+    delays: Mapping[str, int],
+) -> dict[str, Any]:
+    """The nodes that share a transform, without nodes whose gradients are kept back."""
+    delayed = {node.role for node in graph.parameterised.values() if node.name in delays}
+    return {role: tree for role, tree in shared.items() if role not in delayed}
 
 
 def _group(

@@ -170,13 +170,6 @@ def _report(
     counts = session.passes.statistics.training.nodes
     seen = [counts[name] for name in sorted(names & counts.keys())]
     rows = sum(node.gradients for node in seen)
-    together = ""
-    if len(owners) > 1:
-        sync = session.settings.sync_rule
-        rule = sync.rule if session.settings.mode == "async" else "rounds"
-        together = _TOGETHER[rule].format(counted(sync.every, "update"))
-    elif len(readers) > 1:
-        together = f"one for {', '.join(readers)}; their gradients add up to one update"
     return ParameterReport(
         name=role,
         nodes=readers,
@@ -185,8 +178,23 @@ def _report(
         n_bytes=sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves),
         workers=tuple(sorted({session.plan.worker_of[name] for name in readers})),
         in_host_memory=table is not None,
-        together=together,
+        together=_together(session, owners, readers),
         updates=sum(node.updates for node in seen),
         staleness_mean=sum(node.staleness_sum for node in seen) / rows if rows else 0.0,
         staleness_max=max((node.staleness_max for node in seen), default=0),
     )
+
+
+def _together(
+    session: Session,
+    owners: Sequence[Node],
+    readers: Sequence[str],
+) -> str:
+    """Describes how copies of parameters stay together, or how several nodes share one; empty for a node with its own."""
+    if len(owners) > 1:
+        sync = session.settings.sync_rule
+        rule = sync.rule if session.settings.mode == "async" else "rounds"
+        return _TOGETHER[rule].format(counted(sync.every, "update"))
+    if len(readers) > 1:
+        return f"one for {', '.join(readers)}; their gradients add up to one update"
+    return ""

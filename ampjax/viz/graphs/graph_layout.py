@@ -93,50 +93,58 @@ def layout(
     for edge in every:
         key = (edge.source.name, edge.wire.port)
         if key not in labels:
-            labels[key] = _label(
+            label = _label(
                 edge.wire,
                 2 * rank[edge.source.name] + 1,
                 measure,
                 notes.wires.get(key),
             )
-            layers[labels[key].layer].append(labels[key])
-            arrows.append(([boxes[edge.source.name], labels[key]], False))
-        start = labels[key]
-        end = boxes[edge.target.name]
-        if edge.back:
-            between = range(start.layer, end.layer - 1, -1)
-        else:
-            between = range(start.layer + 1, end.layer)
-        empty = [PicturePlace(i) for i in between]
-        for place in empty:
+            labels[key] = label
+            layers[label.layer].append(label)
+            arrows.append(([boxes[edge.source.name], label], False))
+        way = _way(labels[key], boxes[edge.target.name], edge.back)
+        for place in way[1:-1]:
             layers[place.layer].append(place)
-        arrows.append(([start, *empty, end], edge.back))
-    for places, _ in arrows:
-        _attract(places)
+        arrows.append((way, edge.back))
+    for way, _ in arrows:
+        _attract(way)
     sort(layers, arrows)
     spread(layers)
     _stack(layers, arrows)
-    left = min(
-        (p.x - p.width / 2 for row in layers for p in row),
-        default=0.0,
-    )
-    for place in (p for row in layers for p in row):
+    return _finished(layers, arrows)
+
+
+def _finished(
+    layers: list[list[PicturePlace]],
+    arrows: list[Arrow],
+) -> PictureLayout:
+    """Moves all places to the left margin, and measures the picture."""
+    places = [p for row in layers for p in row]
+    left = min((p.x - p.width / 2 for p in places), default=0.0)
+    for place in places:
         place.x += SPACE - left
-    right = max(
-        (p.x + p.width / 2 for row in layers for p in row),
-        default=0.0,
-    )
-    bottom = max(
-        (p.bottom for row in layers for p in row),
-        default=0.0,
-    )
-    deepest = max((places[0].bottom for places, back in arrows if back), default=0.0) + SPACE
+    right = max((p.x + p.width / 2 for p in places), default=0.0)
+    bottom = max((p.bottom for p in places), default=0.0)
+    deepest = max((way[0].bottom for way, back in arrows if back), default=0.0) + SPACE
     return PictureLayout(
-        [p for row in layers for p in row],
+        places,
         _ends(arrows),
         right + SPACE,
         max(bottom, deepest) + SPACE,
     )
+
+
+def _way(
+    start: PicturePlace,
+    end: PicturePlace,
+    back: bool,
+) -> list[PicturePlace]:
+    """An arrow's places: from a label to a node, through an empty place in each layer between, and on a way back also in the layer of the node."""
+    if back:
+        between = range(start.layer, end.layer - 1, -1)
+    else:
+        between = range(start.layer + 1, end.layer)
+    return [start, *map(PicturePlace, between), end]
 
 
 def kind_text(node: Node) -> str:

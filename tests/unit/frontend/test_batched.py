@@ -157,7 +157,26 @@ def two_layers(p, s):
     return jnp.sum(last)
 
 
-FUNCTIONS = [of_words, recurrent, spelled, chosen_by_example, attention, looped, two_layers]
+def chosen_sequences(p, s):
+    """Each example's elements are computed in the branch that the example chooses."""
+    chosen = amp.cond(
+        s["k"] > 0,
+        lambda: amp.map(lambda x: jnp.tanh(x @ p["w"]), s["x"]),
+        lambda: amp.map(lambda x: x**2, s["x"]),
+    )
+    return amp.sum(amp.map(lambda v, x: jnp.dot(v, x + 1), chosen, s["x"]))
+
+
+FUNCTIONS = [
+    of_words,
+    recurrent,
+    spelled,
+    chosen_by_example,
+    chosen_sequences,
+    attention,
+    looped,
+    two_layers,
+]
 
 
 def compare(one, other, tolerance=2e-5):

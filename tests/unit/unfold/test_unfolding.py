@@ -294,6 +294,30 @@ def test_payloads_decide_one_after_the_other(name):
         assert one(before, k) == one(assumed, k)
 
 
+def test_choices_are_assumed_from_the_states_of_what_goes_on():
+    """Messages may have a field that their choices lack."""
+    with ag.Graph() as g:
+        x = ag.npt("double", lambda x: 2 * x)(ag.pump("x", fields=("t",)))
+        way = ag.npt("choose", lambda x: x.astype("int32"))(ag.pump("way"))
+        routed = ag.route_by(
+            x,
+            way,
+            "way",
+            assume=lambda s: s.t % 3,
+            join=("instance",),
+        )
+        for i, wire in enumerate(ag.cond(routed, lambda s: s.way, 3)):
+            ag.sink(f"way{i}", wire)
+    data = [{**at(t), "way": np.float32(0)} for t in range(7)]
+    plan = planned(g)
+    unfolder = Unfolder(plan)
+    programs = unfolder.end(
+        unfolder.unfold([columns(g, data)], numbered(7), "sinks", assume=True),
+    )
+    arrived = messages(plan, programs)
+    assert [arrived[f"way{i}"] for i in range(3)] == [3, 2, 2]
+
+
 def test_only_some_choices_may_be_known():
     graph, data = model("experts")
     unfolding = Unfolder(planned(graph)).unfold(
