@@ -18,7 +18,7 @@ from ampjax.frontend.deduction.numpy_rows import rows_in_numpy
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.payload_types import from_raw, raw, raw_type
 from ampjax.frontend.instance_topologies import InstanceTopologies
-from ampjax.frontend.selected_instances import KeptColumns, InstanceSelection
+from ampjax.frontend.selected_instances import InstanceSelection, KeptColumns
 from ampjax.ir.instances import Messages
 from ampjax.jaxprs.primitives import bind
 from ampjax.utils.row_ranges import ranges
