@@ -41,7 +41,7 @@ SWAPPED = f"Of two axes that are each example's own the first stays the first, a
 DRAW = "Draw for each element in `amp.map`, with a key of its own: `jax.random.fold_in(key, i)` of its number `i`."
 SLICE = "Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence."
 SET = "Choose for each element: `jnp.where(jnp.arange(xs.shape[0]) == i, x, xs)`."
-ADD = "Sum by number with a product, `jax.nn.one_hot(numbers, n).T @ xs`; add to single elements with `jnp.where`."
+ADD = "Sum over edges with `amp.propagate`, or in a batch with `jax.ops.segment_sum(xs[senders], receivers, n)`, without an array of all pairs; add to single elements with `jnp.where`."
 FIXES = {
     "iota": "Put the elements' numbers into the example: `np.arange` of its length.",
     "reshape": SHAPE,

@@ -142,6 +142,44 @@ def updates(p, s):
     return sum(jnp.sum(jnp.sin(each) * (1 + i) * xs) for i, each in enumerate(changed))
 
 
+def sums_by_number(p, s):
+    """Sums, maxima and replacements by numbers of elements: of other sequences, of arrays, in a map, and in the choices of a loop."""
+    xs = s["x"] @ p["w"]
+    ys = s["y"] * p["b"]
+    best = jnp.argmax(xs, 1)
+    arrived = jax.ops.segment_sum(xs, s["i"], ys.shape[0])  # numbers beyond change nothing
+    order = jnp.argsort(xs[:, 0])
+    largest = jax.ops.segment_max(xs[:, 1], order % 2, xs.shape[0])
+    changed = [
+        jnp.zeros(5).at[s["i"]].add(1.0) * p["e"][:, 0],
+        jnp.zeros((5, 2)).at[s["i"], best].add(xs[:, 0]),
+        jnp.full((3, 2), -0.1).at[-1 - s["i"]].max(xs),
+        xs.at[order].set(s["x"] * p["b"]),
+        xs.at[order, best].min(0.1),
+        ys.at[best].multiply(1.5) * p["b"][0],
+    ]
+
+    def of_row(row, x):
+        return jnp.zeros(2).at[jnp.argmax(row, 1)].add(row @ p["w"] @ x)
+
+    def step(h, row):
+        at = jnp.argmin(row, 1)
+        sent = jnp.zeros_like(xs).at[at].add(row * h)
+        chosen = amp.cond(
+            h[0] > 0,
+            lambda: p["b"].at[at].add(row @ h),
+            lambda: amp.sum(sent),
+        )
+        return jnp.tanh(h + amp.sum(jnp.sin(sent)) + chosen), None
+
+    last, _ = amp.scan(step, p["b"], s["rows"])
+    inner = amp.map(of_row, s["rows"], s["x"])
+    found = sum(jnp.sum(jnp.sin(each) * (1 + i)) for i, each in enumerate(changed))
+    is_there = jnp.isfinite(largest)
+    found += jnp.sum(jnp.where(is_there, largest, 0))
+    return found + jnp.sum(jnp.tanh(arrived)) + jnp.sum(jnp.sin(inner)) + last.sum()
+
+
 def stack_machine(p, s):
     """Pushes and pops by the word: a sequence that is carried holds the stack."""
 
@@ -274,6 +312,7 @@ PROGRAMS = [
     products,
     extremes,
     updates,
+    sums_by_number,
     stack_machine,
     time_warping,
     choices_in_a_loop,
@@ -289,11 +328,13 @@ PROGRAMS = [
         weight_on_the_left,
         products,
         updates,
+        sums_by_number,
         *left_to_nightly(
             PROGRAMS,
             weight_on_the_left,
             products,
             updates,
+            sums_by_number,
         ),
     ],
 )
@@ -443,9 +484,13 @@ ADVICE = {
         ),
     ),
     "scatter-add": (
-        lambda p, s: jnp.sum(jax.ops.segment_sum(s["x"], s["i"], 5)),
-        r"`jax\.nn\.one_hot\(numbers, n\)\.T @ xs`",
-        lambda p, s, xs: jnp.sum(jnp.tanh(jax.nn.one_hot(s["i"], 5).T @ xs)),
+        lambda p, s: jnp.sum(
+            jnp.zeros((5, s["x"].shape[0])).at[s["i"], s["i"]].add(1.0) @ s["x"],
+        ),
+        r"`jax\.ops\.segment_sum\(xs\[senders\], receivers, n\)`",
+        lambda p, s, xs: jnp.sum(
+            jnp.tanh(jax.ops.segment_sum(xs[s["i"] % 1], s["i"], 5)),
+        ),
     ),
     "associative_scan": (
         lambda p, s: jnp.sum(jax.lax.associative_scan(jnp.add, s["x"])),
