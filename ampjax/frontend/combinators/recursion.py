@@ -27,6 +27,7 @@ from ampjax.frontend.combinators.tracing import (
     along,
     as_arrays,
     bind,
+    decided,
     call_user,
     require_same,
     require_structure,
@@ -134,7 +135,7 @@ def _run_recursion(
         _require_integer(j)
         if learns_types():
             return init
-        at = int(j)
+        at = decided("recur", j)
         if at >= n:
             raise DataError(
                 user_line(), f"an element below {n}, or a negative number", f"{at}", _MEND_NUMBERS

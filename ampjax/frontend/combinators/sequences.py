@@ -30,6 +30,7 @@ from ampjax.frontend.combinators.tracing import (
     as_array,
     as_arrays,
     bind,
+    decided,
     call_user,
     dimensions,
     require_carry,
@@ -226,7 +227,7 @@ def count(n: Any) -> Any:
     known = dimensions()
     if known is None:
         return np.arange(
-            builtins.max(int(n), 0),
+            builtins.max(decided("fori_loop", n), 0),
             dtype=np.int32,
         )
     if jnp.shape(n) != () or not jnp.issubdtype(jnp.result_type(n), jnp.integer):
