@@ -9,7 +9,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_MOST, OF_WHOLE
+from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_MOST, FIRST_ROWS, OF_WHOLE
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten
 from ampjax.frontend.deduction.index_checks import Index, base, check, indices, is_cheap
 from ampjax.frontend.deduction.opened_functions import Opened, constant_results
@@ -231,6 +231,9 @@ class KnownValues:
             table = equation.inputs[0]
             shape = table.aval.shape if isinstance(table, Name) else ()
             is_fixed = all(isinstance(n, int) for n in shape)
+            rows = equation.outputs[0].aval.shape[:1]
+            if is_fixed and any("min(" in f"{n}" for n in rows):
+                return FIRST_ROWS
             return LOOK_UP if is_fixed else SLICE
         if self._lowering.of_rows and _has_two_lengths(equation):
             return SWAPPED

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support.effort import (
     left_to_nightly,
@@ -11,6 +12,7 @@ from support.effort import (
 import ampjax as amp
 from ampjax.errors import GraphError
 
+XENT = optax.softmax_cross_entropy_with_integer_labels
 RNG = np.random.default_rng(0)
 PARAMS = {
     "e": RNG.normal(size=(5, 2)),
@@ -495,7 +497,11 @@ ADVICE = {
     "associative_scan": (
         lambda p, s: jnp.sum(jax.lax.associative_scan(jnp.add, s["x"])),
         r"Use `amp\.scan`, or `jnp\.cumsum`",
-        lambda p, s, xs: jnp.sum(jnp.cumsum(xs, 0) ** 2),
+        lambda p, s, xs: (
+            jnp.sum(jnp.cumsum(xs, 0) ** 2)
+            + jnp.sum(xs * p["e"][jnp.arange(xs.shape[0])])
+            + jnp.sum(amp.map(XENT, (xs @ p["e"].T)[:-1], s["i"][1:]))
+        ),
     ),
     "permutation": (
         lambda p, s: jnp.sum(
@@ -658,6 +664,18 @@ def test_shapes_that_do_not_fit_are_told_in_four_parts():
         ],
         r"got \(n, 2\) and \(3, 2\).*without their axis, or with 1 there": [
             lambda p, s: jnp.sum(s["x"] + jnp.ones((3, 2)))
+        ],
+        r"got \(n, 2\) and \(min\(5, n\), 2\).*read.*`table\[jnp\.arange\(xs\.shape\[0\]\)\]`": [
+            lambda p, s: jnp.sum(s["x"] + p["e"][: s["x"].shape[0]]),
+        ],
+        r"got `gather` on a whole.*read.*`table\[jnp\.arange\(xs\.shape\[0\]\)\]`": [
+            lambda p, s: jnp.sum(p["e"][: s["x"].shape[0]]),
+        ],
+        r"a sequence that was cut.*`amp\.map\(xent, logits\[:-1\], tags\[1:\]\)`": [
+            lambda p, s: jnp.sum(XENT((s["x"] @ p["e"].T)[:-1], s["i"][1:])),
+        ],
+        r"slices whose ends are.*`table\[jnp\.arange\(ys\.shape\[0\]\)\]`": [
+            lambda p, s: jnp.sum(p["e"][: amp.length(s["x"])]),
         ],
     }
     for text, functions in told.items():
