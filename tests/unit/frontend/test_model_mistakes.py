@@ -1301,6 +1301,23 @@ def test_a_row_of_rows_of_another_length_is_told_with_its_instance():
     )
 
 
+@pytest.mark.parametrize("spec", [{"z": "float32[t]"}, {"x": "float32[u]"}])
+def test_a_trainer_by_batches_is_given_the_data_of_another_model(spec):
+    def total(p, s):
+        (xs,) = s.values()
+        return amp.sum(xs) * p["w"]
+
+    params = {"w": np.float32(1)}
+    one, other = (amp.compile(total, params, each) for each in ({"x": "float32[t]"}, spec))
+    data = other.data([{name: [1.0]} for name in spec])
+    trainer = amp.Trainer(one.graph, mode="batch", max_active_keys=1)
+    for run in (trainer.fit, trainer.evaluate):
+        with pytest.raises(
+            DataError, match=r"data: expected examples with a (leaf `\['x'\]`|dimension `t`).*own"
+        ):
+            run(data)
+
+
 DECIDED = {
     "cond": lambda n: amp.cond(n > 0, lambda: 1, lambda: 2),
     "switch": lambda n: amp.switch(n, [lambda: 1, lambda: 2]),
