@@ -167,6 +167,24 @@ def test_as_unrolled(program, form, monkeypatch):
     require_close(found, unrolled(program))
 
 
+def alone(w, x, n):
+    """A loop that goes on with one number."""
+    return lax.fori_loop(0, n, lambda i, x: jnp.sin(x) * (1 + w), x)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_through_loops_of_an_inner_vmap(form):
+    def together(w, x, n):
+        return jax.vmap(alone)(w[0], x, n + jnp.arange(3))
+
+    def one_after_another(w, x, n):
+        return jnp.stack([alone(w[0, i], x[i], n + i) for i in range(3)])
+
+    batched = vmapped(together, **FORMS[form])
+    found = jax.grad(partial(loss, batched), (0, 1))(W, XS)
+    require_close(found, unrolled(one_after_another))
+
+
 @pytest.mark.parametrize("form", ["map", "vmap"])
 def test_in_the_form_that_was_measured(form, monkeypatch):
     monkeypatch.setattr("ampjax.lanes.lane_function.fastest", lambda *_: form)

@@ -1,0 +1,73 @@
+"""While loops of several numbers at a time, as `jax.vmap` makes them, with a test that is one truth value, which lanes need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ampjax.jaxprs.primitives import inner, opened
+from ampjax.lanes.rewriting.replaced_equations import Values, WhileLoop, with_loops
+
+
+def with_joint_tests(
+    closed: Any,
+    types: Sequence[Any],
+) -> Any:
+    """Rewrites loops whose test has an answer for each of several numbers: a loop goes on while any does, and keeps what has ended.
+
+    Args:
+      closed: A closed jaxpr.
+      types: The types of its inputs.
+
+    Returns:
+      The jaxpr with such loops replaced; the same object where there is none.
+    """
+    jaxpr, constants = opened(closed)
+    if not _has_wide_tests(jaxpr):
+        return closed
+    return jax.make_jaxpr(lambda *args: with_loops(jaxpr, constants, args, _joint))(*types)
+
+
+def _has_wide_tests(jaxpr: Any) -> bool:
+    """Whether a jaxpr has such a loop, at any depth."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "while" and _test_shape(eqn):
+            return True
+        if any(map(_has_wide_tests, inner(eqn))):
+            return True
+    return False
+
+
+def _test_shape(eqn: Any) -> tuple[int, ...]:
+    """The shape of a loop's test."""
+    return eqn.params["cond_jaxpr"].out_avals[0].shape
+
+
+def _joint(
+    loop: WhileLoop,
+    asked: Values,
+    closed: Values,
+    carry: Values,
+) -> Sequence[Any]:
+    """A loop with one test for all of its numbers."""
+    if not _test_shape(loop.eqn):
+        return loop.plain(asked, closed, carry)
+
+    def turn(carry: Values) -> Values:
+        goes_on = loop.test(asked, carry)
+        found = []
+        for new, old in zip(loop.body(closed, carry), carry, strict=True):
+            wide = (1,) * (new.ndim - goes_on.ndim)
+            mask = goes_on.reshape(goes_on.shape + wide)
+            found.append(jnp.where(mask, new, old))
+        return found
+
+    return lax.while_loop(
+        lambda carry: jnp.any(loop.test(asked, carry)),
+        turn,
+        list(carry),
+    )
