@@ -9,8 +9,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ampjax.jaxprs.primitives import inner, opened
-from ampjax.lanes.rewriting.replaced_equations import Values, WhileLoop, with_loops
+from ampjax.jaxprs.primitives import CUSTOM_CALLS, bind, inner, opened
+from ampjax.lanes.rewriting.replaced_equations import (
+    Rule,
+    Run,
+    Values,
+    WhileLoop,
+    type_of_argument,
+    with_loops,
+)
 
 
 def with_joint_tests(
@@ -29,7 +36,12 @@ def with_joint_tests(
     jaxpr, constants = opened(closed)
     if not _has_wide_tests(jaxpr):
         return closed
-    return jax.make_jaxpr(lambda *args: with_loops(jaxpr, constants, args, _joint))(*types)
+    others: dict[str, Rule] = {name: _of_the_users for name in CUSTOM_CALLS}
+
+    def joint(*args: Any) -> Values:
+        return with_loops(jaxpr, constants, args, _joint, others)
+
+    return jax.make_jaxpr(joint)(*types)
 
 
 def _has_wide_tests(jaxpr: Any) -> bool:
@@ -40,6 +52,22 @@ def _has_wide_tests(jaxpr: Any) -> bool:
         if any(map(_has_wide_tests, inner(eqn))):
             return True
     return False
+
+
+def _of_the_users(
+    eqn: Any,
+    values: Values,
+    run: Run,
+) -> Sequence[Any]:
+    """A call with a derivative of the user's own, which it keeps."""
+    del run  # as that would compute what is called without the derivative
+    name = "jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"
+    function = eqn.params[name]
+    body, _ = opened(function)
+    types = [type_of_argument(variable.aval) for variable in body.invars]
+    joint = with_joint_tests(function, types)
+    changed = eqn.replace(params={**eqn.params, name: joint})
+    return bind(changed, values)
 
 
 def _test_shape(eqn: Any) -> tuple[int, ...]:
