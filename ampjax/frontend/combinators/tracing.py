@@ -509,7 +509,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def decided(word: str, value: Any, kind: Callable[[Any], Any] = int) -> Any:
-    """Reads a number that decides what a model runs, where the model runs as it is.
+    """Reads a number on which the course of a model depends, where the model is neither compiled nor a batch.
 
     Args:
       word: What it decides about.

@@ -25,7 +25,7 @@ def is_key(value: Any) -> bool:
 
 
 def typed_key(where: str, key: Any) -> Any:
-    """Makes a typed PRNG key of a key as users have it: typed, or the integers of `jax.random.PRNGKey`; None stays None.
+    """Makes a typed PRNG key of a user's key: typed, or the integers of `jax.random.PRNGKey`; None stays None.
 
     Args:
       where: The argument, for errors.

@@ -1,4 +1,4 @@
-"""While loops of several numbers at a time, as `jax.vmap` makes them, with a test that is one truth value, which lanes need."""
+"""While loops of several numbers at a time, made by `jax.vmap`, with a test that is one truth value, for lanes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def with_joint_tests(
     closed: Any,
     types: Sequence[Any],
 ) -> Any:
-    """Rewrites loops whose test has an answer for each of several numbers: a loop goes on while any does, and keeps what has ended.
+    """Rewrites loops whose test has an answer for each of several numbers: a loop goes on while any does, and numbers that have ended stay.
 
     Args:
       closed: A closed jaxpr.
@@ -59,7 +59,7 @@ def _of_the_users(
     values: Values,
     run: Run,
 ) -> Sequence[Any]:
-    """A call with a derivative of the user's own, which it keeps."""
+    """A call with a derivative of the user's own, which stays."""
     del run  # as that would compute what is called without the derivative
     name = "jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"
     function = eqn.params[name]

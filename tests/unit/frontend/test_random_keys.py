@@ -484,8 +484,17 @@ def test_a_batch_draws_with_keys_of_both_kinds():
     )
     params = {"w": np.ones((2, 2), np.float32)}
     examples = [{"x": np.ones((n, 2))} for n in (3, 1)]
-    typed = batched(params, examples, key=jax.random.key(3))
-    plain = batched(params, examples, key=jax.random.PRNGKey(3))
+    typed, plain = (
+        batched(
+            params,
+            examples,
+            key=make(3),
+        )
+        for make in (
+            jax.random.key,
+            jax.random.PRNGKey,
+        )
+    )
     np.testing.assert_array_equal(typed, plain)
     wrong = {
         "int32\\[\\]": 3,
