@@ -65,6 +65,11 @@ _INTEGERS = (
     "floats",
     "Give them an integer type in the spec, such as `int32[t]`, or cast them with `astype`.",
 )
+_SLICES = (
+    "slices whose ends are lengths of sequences, or numbers of Python",
+    "a traced number",
+    "Read by number: `table[jnp.arange(ys.shape[0])]`.",
+)
 _HELP: dict[str, tuple[str, str, str]] = {
     "TracerBoolConversionError": (
         _TRACED,
@@ -117,11 +122,8 @@ _HELP: dict[str, tuple[str, str, str]] = {
         "a length, or an expression of lengths",
         "Write it with `amp.length`, such as `xs[amp.length(xs) // 2]`.",
     ),
-    "Slice entries must be static": (
-        "slices whose ends are lengths of sequences, or numbers of Python",
-        "a traced number",
-        "Read by number: `table[jnp.arange(ys.shape[0])]`.",
-    ),
+    "Slice entries must be static": _SLICES,
+    "must have static start": _SLICES,
     "arrays are immutable": (
         "arrays that stay as they are",
         "an entry that is assigned",
@@ -152,6 +154,7 @@ _WORDS = (
     "must have an integer type",
     "are valid indices",
     "Slice entries must be static",
+    "must have static start",
     "arrays are immutable",
     "unsupported format string",
 )
