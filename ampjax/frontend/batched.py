@@ -22,6 +22,7 @@ from ampjax.frontend.batches.row_tables import Sizes, rounded
 from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import type_of
+from ampjax.frontend.draft.payload_types import typed_key
 from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.instance_spec import list_once, parse
 from ampjax.frontend.redrawn_instances import PlainSource
@@ -77,7 +78,7 @@ class Batched:
           A pytree as the function returns, each of whose arrays has an axis more in front: `[n, ...]`; a sequence comes back as `RaggedRows`.
 
         Raises:
-          DataError: If an example does not fit the spec, or the batch was packed for another function.
+          DataError: If an example does not fit the spec, the batch was packed for another function, or `key` is no PRNG key.
           GraphError: If the function has something that can't be expressed.
         """
         batch = self._batch(params, examples)
@@ -150,7 +151,8 @@ class Batched:
         return batch
 
     def _run(self, params: Any, batch: Batch, key: Any) -> Reports:
-        return self._program(params)(params, batch, key)
+        own = typed_key(f"{self!r}, key", key)
+        return self._program(params)(params, batch, own)
 
     def pack(
         self,

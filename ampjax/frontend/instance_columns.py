@@ -176,12 +176,30 @@ class Columns:
         return _noting(self._noted) if self.missing else nullcontext(set())
 
     def leaf(self, path: str) -> np.ndarray:
-        """The values of a leaf of the spec, `[rows, *shape]`."""
+        """The values of a leaf of the spec, `[rows, *shape]`.
+
+        Args:
+          path: The leaf.
+
+        Raises:
+          DataError: If these are the data of a model whose spec has no such leaf.
+        """
         self._note(path)
+        if path not in self._values:
+            raise _of_another_model(f"a leaf `{path}`")
         return self._values[path]
 
     def sizes(self, dimensions: tuple[str, ...]) -> np.ndarray:
-        """Counts the elements of the last dimension for each row of the dimensions before."""
+        """Counts the elements of the last dimension for each row of the dimensions before.
+
+        Args:
+          dimensions: The dimensions.
+
+        Raises:
+          DataError: If these are the data of a model whose spec has no such dimension.
+        """
+        if dimensions not in self._sizes:
+            raise _of_another_model(f"a dimension `{dimensions[-1]}`")
         path, sizes = self._sizes[dimensions]
         self._note(path)
         return sizes
@@ -456,6 +474,16 @@ def _on_rows(source: Any, axes: tuple[int | None, ...]) -> Callable[..., Any]:
     kind = getattr(source.outvars[0].aval.dtype, "kind", "")
     is_exact = source.primitive.name in _COMPILED and kind in ("b", "i", "u")
     return jax.jit(function) if is_exact else function
+
+
+def _of_another_model(lacked: str) -> DataError:
+    """The error where a model reads data of another one, which lack something."""
+    return DataError(
+        "data",
+        f"examples with {lacked}, as in the spec of the model",
+        "those of another model",
+        "Make them by this model's own `compiled.data`.",
+    )
 
 
 def _in_size(rows: np.ndarray, size: int, kind: Any) -> Any:

@@ -19,6 +19,7 @@ from ampjax.lanes.element_gradients import pulled_back
 from ampjax.lanes.lane_lowering import lower
 from ampjax.lanes.lane_program import LaneProgram
 from ampjax.lanes.reversible_loops import differentiable
+from ampjax.lanes.rewriting.joint_tests import with_joint_tests
 from ampjax.lanes.rewriting.linear_pairs import FloatParts, changes_by_pair
 from ampjax.lanes.rewriting.one_kernel import in_one_kernel
 from ampjax.lanes.rewriting.replaced_equations import holds, type_of_argument
@@ -287,7 +288,8 @@ def trace(
         found.append(tree)
         return leaves
 
-    closed = jax.make_jaxpr(flat)(*types)
+    traced = jax.make_jaxpr(flat)(*types)
+    closed = with_joint_tests(traced, types)
     jaxpr, constants = opened(closed)
     return ElementFunction(
         needed(jaxpr),

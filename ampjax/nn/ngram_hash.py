@@ -38,7 +38,7 @@ def ngram_hashes(
     §2.2), which has 64 bits, one set of multipliers for all heads, and a prime number of rows for each.
 
     Args:
-      tokens: Token ids, `[..., n_tokens]`, integers below 2^32 - 1; a negative one stands for none, as in a gap between two texts.
+      tokens: Token ids, `[..., n_tokens]`, integers below 2^32 - 1; a negative one stands for none. `max(orders) - 1` of them keep two texts apart.
       orders: The lengths n of n-grams, each from 1 to 255.
       n_heads: The hashes of each n-gram, 256 at most.
       seed: Another seed makes other hashes.

@@ -1,4 +1,4 @@
-"""What a compiled model must keep, checked on the synchronous interpreter of its graph, operation by operation in float64.
+"""What a compiled model must keep, checked on the synchronous interpreter of its graph, operation by operation in float64; what a batch must keep.
 
 The model itself runs as plain JAX on the same instances, differentiated by JAX: it is its own reference. The graph's nodes compute with JAX's
 operations where all gradients are compared, and on NumPy's arrays with tangents, which is quicker, for the derivative in one direction.
@@ -25,6 +25,59 @@ from ampjax.testing.reference import _unpack as messages_of
 from ampjax.testing.reference import reference
 
 TOLERANCE = 1e-10
+
+
+def check_batch(
+    function,
+    params,
+    spec,
+    examples,
+    tolerance=1e-9,
+    is_traced=False,
+):
+    """Compares a batch, filled up with two copies, with the function on each example: the values, and all gradients of their weighted sum.
+
+    Args:
+      function: The function, which gives a number.
+      params: Its parameters, by name.
+      spec: Its spec.
+      examples: The examples.
+      tolerance: The relative and the absolute difference that may be.
+      is_traced: Whether JAX traces the function on the examples, which takes less time; else it runs operation by operation.
+    """
+    n = len(examples)
+    batched = amp.vmap(function, spec, params=params)
+    batch = batched.pack(examples, size=n + 2)
+    weights = 1.0 + np.arange(n)
+
+    def of_batch(p):
+        found = batched(p, batch)[:n]
+        return jnp.sum(found * weights), found
+
+    def of_each(p):
+        found = jnp.stack([jnp.asarray(function(p, each)) for each in examples])
+        return jnp.sum(found * weights), found
+
+    def both(total):
+        return jax.grad(total, has_aux=True)
+
+    grads, found = jax.jit(both(of_batch))(params)
+    if is_traced:
+        own, wanted = jax.jit(both(of_each))(params)
+    else:
+        with jax.disable_jit():
+            own, wanted = both(of_each)(params)
+    compared = {"values": (found, wanted)}
+    for name, grad in grads.items():
+        compared[f"gradient of {name}"] = grad, own[name]
+    for name, (one, other) in compared.items():
+        np.testing.assert_allclose(
+            one,
+            other,
+            rtol=tolerance,
+            atol=tolerance,
+            err_msg=name,
+        )
 
 
 class Compiled64:

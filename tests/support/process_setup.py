@@ -93,6 +93,8 @@ def share_contexts(uses: int = 200) -> None:
     mine = threading.local()
 
     def shared():
+        if _is_lowering(lowering):
+            return make()  # one operation is computed while another one is lowered: its module must not be in the other's
         if getattr(mine, "left", 0) == 0:
             mine.context = make()
             mine.left = uses
@@ -100,6 +102,14 @@ def share_contexts(uses: int = 200) -> None:
         return mine.context
 
     lowering.make_ir_context = shared
+
+
+def _is_lowering(lowering) -> bool:
+    """Whether a module is being lowered in this thread."""
+    try:
+        return lowering.ir.Context.current is not None
+    except ValueError:
+        return False
 
 
 def pytest_configure(config):

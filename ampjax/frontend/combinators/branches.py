@@ -20,6 +20,7 @@ from ampjax.frontend.combinators.tracing import (
     as_array,
     as_arrays,
     bind,
+    decided,
     dimensions,
     require_carry,
     require_same,
@@ -91,7 +92,8 @@ def cond(
     use = Use()
     pred = _one_number("cond", pred)
     if _is_known(pred):
-        return _run_branch(use, bool(pred), [false, true], operands)
+        chosen = decided("cond", pred, bool)
+        return _run_branch(use, chosen, [false, true], operands)
     return _choice(
         jnp.asarray(pred, bool).astype(jnp.int32),
         [false, true],
@@ -130,7 +132,7 @@ def switch(
     if _is_known(index):
         return _run_branch(
             use,
-            min(max(int(index), 0), len(branches) - 1),
+            min(max(decided("switch", index), 0), len(branches) - 1),
             branches,
             operands,
         )
@@ -273,9 +275,9 @@ def _run_loop(
 ) -> Any:
     """Runs `while_loop` on concrete values."""
     with use.inside(0):
-        goes_on = bool(test(carry))
+        goes_on = test(carry)
     for number in range(most):
-        if not goes_on:
+        if not decided("while_loop", goes_on, bool):
             break
         carry, goes_on = _turn(use, test, body, carry, number)
     return carry

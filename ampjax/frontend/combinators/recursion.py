@@ -28,6 +28,7 @@ from ampjax.frontend.combinators.tracing import (
     as_arrays,
     bind,
     call_user,
+    decided,
     require_same,
     require_structure,
     trace,
@@ -134,7 +135,7 @@ def _run_recursion(
         _require_integer(j)
         if learns_types():
             return init
-        at = int(j)
+        at = decided("recur", j)
         if at >= n:
             raise DataError(
                 user_line(), f"an element below {n}, or a negative number", f"{at}", _MEND_NUMBERS

@@ -31,6 +31,7 @@ from ampjax.frontend.combinators.tracing import (
     as_arrays,
     bind,
     call_user,
+    decided,
     dimensions,
     require_carry,
     structure_text,
@@ -226,7 +227,7 @@ def count(n: Any) -> Any:
     known = dimensions()
     if known is None:
         return np.arange(
-            builtins.max(int(n), 0),
+            builtins.max(decided("fori_loop", n), 0),
             dtype=np.int32,
         )
     if jnp.shape(n) != () or not jnp.issubdtype(jnp.result_type(n), jnp.integer):

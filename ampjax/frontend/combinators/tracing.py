@@ -508,6 +508,29 @@ def _name_of(function: Callable[..., Any]) -> str:
     return (frame and assigned_name(frame)) or ("" if name.startswith("<") else name.strip("_"))
 
 
+def decided(word: str, value: Any, kind: Callable[[Any], Any] = int) -> Any:
+    """Reads a number on which the course of a model depends, where the model is neither compiled nor a batch.
+
+    Args:
+      word: What it decides about.
+      value: The number.
+      kind: From the value to a number of Python.
+
+    Raises:
+      GraphError: If JAX traces it: under `jax.jit` or `jax.vmap`.
+    """
+    try:
+        return kind(value)
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError):
+        fix = "Take the model out of `jax.jit` and `jax.vmap`; `amp.vmap(model, spec)` makes a function for these."
+        raise GraphError(
+            user_line(),
+            f"a number for `{word}`, as the model runs without `amp.vmap` or `amp.compile`",
+            "one that JAX traces",
+            fix,
+        ) from None
+
+
 def user_line() -> str:
     """The line of the user's code that runs now, with its function: `file.py:12`; in a notebook the line itself."""
     frame = _user_frame()

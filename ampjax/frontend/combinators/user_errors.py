@@ -22,6 +22,9 @@ BATCHES_TAKE_IT = "`amp.vmap` takes it as it is, and so does `amp.compile(..., m
 BATCHES_TAKE_MOST = "`amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
 """The same of operations on whole sequences, of which a batch refuses some."""
 
+FIRST_ROWS = "For as many of a table's first rows as a sequence has elements, read them by number: `table[jnp.arange(xs.shape[0])]`."
+"""Advice about `table[:n]`, which JAX takes for a sequence of another length, as the table may have fewer rows."""
+
 _SORT = "Sort: `jnp.sort(xs)`, `jnp.argsort(xs)`."
 _LARGEST = "`jnp.sort(xs)[::-1][:k]` holds these values, and `jnp.argsort(-xs)[:k]` their places: sequences, which are shorter where there are fewer elements."
 _COMPUTED = "How many elements that gives is computed. Keep all elements, with `jnp.where(mask, xs, 0)` for those that do not count; or sort those that do to the front."
@@ -52,10 +55,20 @@ _LOOP = (
     "a comparison, a loop or `int()` that needs a number",
     "Use `amp.length` for the number, and `amp.map`, `amp.scan` or `amp.fori_loop` to go through elements.",
 )
+_CUT = (
+    _LENGTH,
+    "a read in each element of a sequence that was cut, of which JAX asks whether it has any",
+    "Go through the elements: `amp.map(xent, logits[:-1], tags[1:])`.",
+)
 _INTEGERS = (
     "integers as indices",
     "floats",
     "Give them an integer type in the spec, such as `int32[t]`, or cast them with `astype`.",
+)
+_SLICES = (
+    "slices whose ends are lengths of sequences, or numbers of Python",
+    "a traced number",
+    "Read by number: `table[jnp.arange(ys.shape[0])]`.",
 )
 _HELP: dict[str, tuple[str, str, str]] = {
     "TracerBoolConversionError": (
@@ -109,6 +122,8 @@ _HELP: dict[str, tuple[str, str, str]] = {
         "a length, or an expression of lengths",
         "Write it with `amp.length`, such as `xs[amp.length(xs) // 2]`.",
     ),
+    "Slice entries must be static": _SLICES,
+    "must have static start": _SLICES,
     "arrays are immutable": (
         "arrays that stay as they are",
         "an entry that is assigned",
@@ -138,6 +153,8 @@ _WORDS = (
     "must be of integer type",
     "must have an integer type",
     "are valid indices",
+    "Slice entries must be static",
+    "must have static start",
     "arrays are immutable",
     "unsupported format string",
 )
@@ -212,6 +229,8 @@ def _refuse_whole(error: Exception) -> None:
     """
     text = str(error)
     kinds = {cls.__name__ for cls in type(error).__mro__}
+    if "InconclusiveDimensionOperation" in kinds and re.search(r"'\w+ - \d+' >= '\d+'", text):
+        raise GraphError(_line(error.__traceback__), *_CUT) from None
     called = _called(error.__traceback__)
     is_about_lengths = not kinds.isdisjoint(_OF_LENGTHS) or any(word in text for word in _OF_WHOLE)
     if called in OF_WHOLE and is_about_lengths:
@@ -220,7 +239,8 @@ def _refuse_whole(error: Exception) -> None:
             _line(error.__traceback__), "operations on one element", got, OF_WHOLE[called]
         ) from None
     if isinstance(error, TypeError | ValueError) and any(word in text for word in _SHAPES):
-        shapes = [shape for shape in re.findall(r"\(([^()]+)\)", text) if re.search(r"\d|,", shape)]
+        found = re.findall(r"\(((?:[^()]|\([^()]*\))+)\)", text)
+        shapes = [shape for shape in found if re.search(r"\d|,", shape)]
         lengths = _lengths(shapes)
         if len(shapes) > 1 and lengths:
             raise GraphError(
@@ -235,7 +255,7 @@ def _lengths(shapes: Sequence[str]) -> set[str]:
     """The lengths in some shapes that are each example's own."""
     found = set()
     for shape in shapes:
-        for length in shape.split(","):
+        for length in re.split(r",(?![^()]*\))", shape):
             if re.search(r"[A-Za-z_]", length):
                 found.add(length.strip())
     return found
@@ -243,6 +263,8 @@ def _lengths(shapes: Sequence[str]) -> set[str]:
 
 def _fitting(lengths: Collection[str]) -> str:
     """Advice about shapes that do not fit each other."""
+    if any("min(" in length for length in lengths):
+        return FIRST_ROWS
     if len(lengths) == 1:
         return "A sequence meets another one of the same length, or an array that is the same for all elements: without their axis, or with 1 there."
     if all(length.isidentifier() for length in lengths):

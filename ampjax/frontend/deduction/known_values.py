@@ -9,7 +9,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_MOST, OF_WHOLE
+from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_MOST, FIRST_ROWS, OF_WHOLE
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten
 from ampjax.frontend.deduction.index_checks import Index, base, check, indices, is_cheap
 from ampjax.frontend.deduction.opened_functions import Opened, constant_results
@@ -41,7 +41,7 @@ SWAPPED = f"Of two axes that are each example's own the first stays the first, a
 DRAW = "Draw for each element in `amp.map`, with a key of its own: `jax.random.fold_in(key, i)` of its number `i`."
 SLICE = "Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence."
 SET = "Choose for each element: `jnp.where(jnp.arange(xs.shape[0]) == i, x, xs)`."
-ADD = "Sum by number with a product, `jax.nn.one_hot(numbers, n).T @ xs`; add to single elements with `jnp.where`."
+ADD = "Sum over edges with `amp.propagate`, or in a batch with `jax.ops.segment_sum(xs[senders], receivers, n)`, without an array of all pairs; add to single elements with `jnp.where`."
 FIXES = {
     "iota": "Put the elements' numbers into the example: `np.arange` of its length.",
     "reshape": SHAPE,
@@ -231,6 +231,9 @@ class KnownValues:
             table = equation.inputs[0]
             shape = table.aval.shape if isinstance(table, Name) else ()
             is_fixed = all(isinstance(n, int) for n in shape)
+            rows = equation.outputs[0].aval.shape[:1]
+            if is_fixed and any("min(" in f"{n}" for n in rows):
+                return FIRST_ROWS
             return LOOK_UP if is_fixed else SLICE
         if self._lowering.of_rows and _has_two_lengths(equation):
             return SWAPPED

@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.errors import DataError
+from ampjax.jaxprs.primitives import shape_text
+
 
 def is_key(value: Any) -> bool:
     """Tells whether a value, or a type, is one of typed PRNG keys.
@@ -18,6 +21,32 @@ def is_key(value: Any) -> bool:
     return jnp.issubdtype(
         getattr(value, "dtype", np.dtype(np.float32)),
         jax.dtypes.prng_key,
+    )
+
+
+def typed_key(where: str, key: Any) -> Any:
+    """Makes a typed PRNG key of a user's key: typed, or the integers of `jax.random.PRNGKey`; None stays None.
+
+    Args:
+      where: The argument, for errors.
+      key: The key.
+
+    Raises:
+      DataError: If it is no key.
+    """
+    if key is None or (is_key(key) and not key.shape):
+        return key
+    if not is_key(key) and jnp.result_type(key) == np.uint32:
+        try:
+            return jax.random.wrap_key_data(key)
+        except (TypeError, ValueError):
+            pass
+    kind = shape_text(jax.typeof(key))
+    raise DataError(
+        where,
+        "one PRNG key of JAX",
+        kind,
+        "Give `jax.random.key(0)`, say, or a part of another key by `jax.random.split`.",
     )
 
 

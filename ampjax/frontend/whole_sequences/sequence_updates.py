@@ -17,6 +17,7 @@ from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.whole_sequences.element_operations import replace_numbers
+from ampjax.frontend.whole_sequences.sequence_scatters import DROPPING, scattered
 from ampjax.jaxprs.primitives import bind
 
 
@@ -25,8 +26,10 @@ def updated(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """Updates one element of a sequence, or a part of the element, at a number that may be computed; None for other updates."""
+    """Updates one element of a sequence, or a part of the element, at a number that may be computed, or many elements; None for other updates."""
     xs, at, _ = values
+    if isinstance(at, Elements):
+        return scattered(body, equation, values)
     given, indices, update = map(type_of_atom, equation.inputs)
     source = equation.source
     numbers = source.params["dimension_numbers"]
@@ -35,7 +38,7 @@ def updated(
         return None
     if 0 not in axes or 0 not in numbers.inserted_window_dims or len(indices.shape) != 1:
         return None
-    if source.params["mode"] not in _DROPPING:
+    if source.params["mode"] not in DROPPING:
         return None
     place = axes.index(0)
     others = [number for number in range(len(axes)) if number != place]
@@ -87,12 +90,6 @@ def _without_first(axes: Sequence[int]) -> tuple[int, ...]:
     """Axes without the first one, counted from the next."""
     return tuple(axis - 1 for axis in axes if axis)
 
-
-_DROPPING = (
-    jax.lax.GatherScatterMode.FILL_OR_DROP,
-    jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS,
-)
-"""Modes in which an update of an element that is not there changes nothing."""
 
 UPDATES: Mapping[str, Callable[[Any, Any], Any]] = {
     "scatter": lambda x, change: change,

@@ -135,14 +135,16 @@ def with_loops(
     constants: Sequence[Any],
     args: Sequence[Any],
     replacement: Replacement,
+    others: Mapping[str, Rule] | None = None,
 ) -> Values:
-    """Runs an open jaxpr with all while loops replaced, but not inside functions with a derivative of the user's own.
+    """Runs an open jaxpr with all while loops replaced, but not inside functions with a derivative of the user's own, unless a rule goes there.
 
     Args:
       jaxpr: The jaxpr.
       constants: Values of its constants.
       args: Values of its inputs.
       replacement: What computes a loop.
+      others: Rules of other primitives.
 
     Returns:
       Values of its outputs.
@@ -155,7 +157,8 @@ def with_loops(
     ) -> Sequence[Any]:
         return replacement(_loop(eqn, run), *while_parts(eqn, values))
 
-    return with_replaced(jaxpr, constants, args, {"while": rule})
+    rules = {"while": rule, **(others or {})}
+    return with_replaced(jaxpr, constants, args, rules)
 
 
 def type_of_argument(aval: Any) -> Any:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.model_laws import check_batch
 
 import ampjax as amp
 from ampjax.errors import DataError, GraphError
@@ -65,37 +66,14 @@ def summed(xs):
 
 
 def agrees(function, examples=EXAMPLES, is_traced=True):
-    """Compares values and gradients of a batch, filled up with copies, with the function on each example."""
-    weights = 1.0 + np.arange(len(examples))
+    """Compares a batch with the function on each example."""
     with jax.enable_x64(True):
-        batched = amp.vmap(function, SPEC, params=PARAMS)
-        batch = batched.pack(examples, size=len(examples) + 1)
-
-        def of_batch(p):
-            found = batched(p, batch)[: len(examples)]
-            return jnp.sum(found * weights), found
-
-        def of_each(p):
-            found = jnp.stack([function(p, each) for each in examples])
-            return jnp.sum(found * weights), found
-
-        grads, found = jax.jit(jax.grad(of_batch, has_aux=True))(
+        check_batch(
+            function,
             PARAMS,
-        )
-        by_each = jax.grad(of_each, has_aux=True)
-        if is_traced:
-            own, wanted = jax.jit(by_each)(PARAMS)
-        else:
-            with jax.disable_jit():
-                own, wanted = by_each(PARAMS)
-    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
-    for name, grad in grads.items():
-        np.testing.assert_allclose(
-            grad,
-            own[name],
-            rtol=1e-9,
-            atol=1e-9,
-            err_msg=name,
+            SPEC,
+            examples,
+            is_traced=is_traced,
         )
 
 

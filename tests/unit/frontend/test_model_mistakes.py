@@ -1301,6 +1301,42 @@ def test_a_row_of_rows_of_another_length_is_told_with_its_instance():
     )
 
 
+@pytest.mark.parametrize("spec", [{"z": "float32[t]"}, {"x": "float32[u]"}])
+def test_a_trainer_by_batches_is_given_the_data_of_another_model(spec):
+    def total(p, s):
+        (xs,) = s.values()
+        return amp.sum(xs) * p["w"]
+
+    params = {"w": np.float32(1)}
+    one, other = (amp.compile(total, params, each) for each in ({"x": "float32[t]"}, spec))
+    data = other.data([{name: [1.0]} for name in spec])
+    trainer = amp.Trainer(one.graph, mode="batch", max_active_keys=1)
+    for run in (trainer.fit, trainer.evaluate):
+        with pytest.raises(
+            DataError, match=r"data: expected examples with a (leaf `\['x'\]`|dimension `t`).*own"
+        ):
+            run(data)
+
+
+DECIDED = {
+    "cond": lambda n: amp.cond(n > 0, lambda: 1, lambda: 2),
+    "switch": lambda n: amp.switch(n, [lambda: 1, lambda: 2]),
+    "while_loop": lambda n: amp.while_loop(lambda i: i < n, lambda i: i + 1, 0, most=3),
+    "fori_loop": lambda n: amp.fori_loop(n, lambda i, h: h + i, 0),
+    "recur": lambda n: amp.recurse(lambda recur, j: recur(j + n), 0, np.array([-1, 0])),
+}
+
+
+@pytest.mark.parametrize("word", DECIDED)
+@pytest.mark.parametrize("transformation", [jax.jit, jax.vmap])
+def test_what_decides_is_not_traced_where_a_model_runs_as_it_is(word, transformation):
+    number = jnp.ones((1,) if transformation is jax.vmap else (), int)
+    told = f"test_model_mistakes.py:…: expected a number for `{word}`, …, got one that JAX traces. Take the model out of …"
+    with pytest.raises(GraphError) as caught:
+        transformation(DECIDED[word])(number)
+    assert_told(caught.value, told)
+
+
 def test_an_error_of_ours_does_not_hang_below_jaxs_own():
     with pytest.raises(GraphError) as caught:
         amp.compile(python_if, PARAMS, SPEC)

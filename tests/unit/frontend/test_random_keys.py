@@ -475,3 +475,32 @@ def test_each_accumulation_draws_anew_and_a_checkpoint_knows_how_many_there_were
         drawn(other, 3) == more
         and drawn(amp.Trainer(compiled.graph, optax.sgd(0.0), mode="sync"), 3) == first
     )
+
+
+def test_a_batch_draws_with_keys_of_both_kinds():
+    batched = amp.vmap(
+        lambda p, s: jnp.sum(amp.dropout(s["x"] @ p["w"], 0.5)),
+        {"x": "float32[t,2]"},
+    )
+    params = {"w": np.ones((2, 2), np.float32)}
+    examples = [{"x": np.ones((n, 2))} for n in (3, 1)]
+    typed, plain = (
+        batched(
+            params,
+            examples,
+            key=make(3),
+        )
+        for make in (
+            jax.random.key,
+            jax.random.PRNGKey,
+        )
+    )
+    np.testing.assert_array_equal(typed, plain)
+    wrong = {
+        "int32\\[\\]": 3,
+        "key<fry>\\[2\\]": jax.random.split(jax.random.key(0)),
+        "uint32\\[3\\]": np.zeros(3, np.uint32),
+    }
+    for kind, key in wrong.items():
+        with pytest.raises(DataError, match=rf"key: expected one PRNG key.*{kind}.*jax.random.key"):
+            batched(params, examples, key=key)

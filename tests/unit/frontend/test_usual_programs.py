@@ -3,14 +3,17 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support.effort import (
     left_to_nightly,
 )
+from support.model_laws import check_batch
 
 import ampjax as amp
 from ampjax.errors import GraphError
 
+XENT = optax.softmax_cross_entropy_with_integer_labels
 RNG = np.random.default_rng(0)
 PARAMS = {
     "e": RNG.normal(size=(5, 2)),
@@ -53,44 +56,9 @@ def wide():
 
 
 def agrees(function):
-    """Compares values and gradients of a batch, filled up with copies, with the function on each example."""
+    """Compares a batch with the function on each example."""
     with jax.enable_x64(True):
-        batched = amp.vmap(
-            function,
-            SPEC,
-            params=PARAMS,
-        )
-        batch = batched.pack(EXAMPLES, size=5)
-        weights = 1.0 + np.arange(3)
-
-        def of_batch(p):
-            found = batched(p, batch)[:3]
-            return jnp.sum(found * weights), found
-
-        def of_each(p):
-            found = jnp.stack([jnp.asarray(function(p, each)) for each in EXAMPLES])
-            return jnp.sum(found * weights), found
-
-        (_, found), grads = jax.value_and_grad(of_batch, has_aux=True)(PARAMS)
-        with jax.disable_jit():
-            (_, want), want_grads = jax.value_and_grad(
-                of_each,
-                has_aux=True,
-            )(PARAMS)
-    np.testing.assert_allclose(
-        found,
-        want,
-        rtol=1e-9,
-        atol=1e-9,
-    )
-    for name, grad in grads.items():
-        np.testing.assert_allclose(
-            grad,
-            want_grads[name],
-            rtol=1e-8,
-            atol=1e-9,
-            err_msg=name,
-        )
+        check_batch(function, PARAMS, SPEC, EXAMPLES)
 
 
 def weight_on_the_left(p, s):
@@ -140,6 +108,53 @@ def updates(p, s):
         xs.at[amp.length(s["x"]) // 2].min(0.0),
     ]
     return sum(jnp.sum(jnp.sin(each) * (1 + i) * xs) for i, each in enumerate(changed))
+
+
+def sums_by_number(p, s):
+    """Sums, maxima and replacements by numbers of elements: of other sequences, of arrays, in a map, and in the choices of a loop."""
+    xs = s["x"] @ p["w"]
+    ys = s["y"] * p["b"]
+    best = jnp.argmax(xs, 1)
+    arrived = jax.ops.segment_sum(xs, s["i"], ys.shape[0])  # numbers beyond change nothing
+    order = jnp.argsort(xs[:, 0])
+    largest = jax.ops.segment_max(xs[:, 1], order % 2, xs.shape[0])
+    changed = [
+        jnp.zeros(5).at[s["i"]].add(1.0) * p["e"][:, 0],
+        jnp.zeros((5, 2)).at[s["i"], best].add(xs[:, 0]),
+        jnp.full((3, 2), -0.1).at[-1 - s["i"]].max(xs),
+        xs.at[order].set(s["x"] * p["b"]),
+        xs.at[order, best].min(0.1),
+        ys.at[best].multiply(1.5) * p["b"][0],
+    ]
+
+    def of_row(row, x):
+        return jnp.zeros(2).at[jnp.argmax(row, 1)].add(row @ p["w"] @ x)
+
+    def step(h, row):
+        at = jnp.argmin(row, 1)
+        sent = jnp.zeros_like(xs).at[at].add(row * h)
+        chosen = amp.cond(
+            h[0] > 0,
+            lambda: p["b"].at[at].add(row @ h),
+            lambda: amp.sum(sent),
+        )
+        return jnp.tanh(h + amp.sum(jnp.sin(sent)) + chosen), None
+
+    last, _ = amp.scan(step, p["b"], s["rows"])
+    inner = amp.map(of_row, s["rows"], s["x"])
+    found = last.sum()
+    for i, each in enumerate(changed):
+        found += jnp.sum(jnp.sin(each) * (1 + i))
+    is_there = jnp.isfinite(largest)
+    found += jnp.sum(
+        jnp.where(
+            is_there,
+            largest,
+            0,
+        )
+    )
+    found += jnp.sum(jnp.tanh(arrived))
+    return found + jnp.sum(jnp.sin(inner))
 
 
 def stack_machine(p, s):
@@ -274,6 +289,7 @@ PROGRAMS = [
     products,
     extremes,
     updates,
+    sums_by_number,
     stack_machine,
     time_warping,
     choices_in_a_loop,
@@ -289,11 +305,13 @@ PROGRAMS = [
         weight_on_the_left,
         products,
         updates,
+        sums_by_number,
         *left_to_nightly(
             PROGRAMS,
             weight_on_the_left,
             products,
             updates,
+            sums_by_number,
         ),
     ],
 )
@@ -443,14 +461,22 @@ ADVICE = {
         ),
     ),
     "scatter-add": (
-        lambda p, s: jnp.sum(jax.ops.segment_sum(s["x"], s["i"], 5)),
-        r"`jax\.nn\.one_hot\(numbers, n\)\.T @ xs`",
-        lambda p, s, xs: jnp.sum(jnp.tanh(jax.nn.one_hot(s["i"], 5).T @ xs)),
+        lambda p, s: jnp.sum(
+            jnp.zeros((5, s["x"].shape[0])).at[s["i"], s["i"]].add(1.0) @ s["x"],
+        ),
+        r"`jax\.ops\.segment_sum\(xs\[senders\], receivers, n\)`",
+        lambda p, s, xs: jnp.sum(
+            jnp.tanh(jax.ops.segment_sum(xs[s["i"] % 1], s["i"], 5)),
+        ),
     ),
     "associative_scan": (
         lambda p, s: jnp.sum(jax.lax.associative_scan(jnp.add, s["x"])),
         r"Use `amp\.scan`, or `jnp\.cumsum`",
-        lambda p, s, xs: jnp.sum(jnp.cumsum(xs, 0) ** 2),
+        lambda p, s, xs: (
+            jnp.sum(jnp.cumsum(xs, 0) ** 2)
+            + jnp.sum(xs * p["e"][jnp.arange(xs.shape[0])])
+            + jnp.sum(amp.map(XENT, (xs @ p["e"].T)[:-1], s["i"][1:]))
+        ),
     ),
     "permutation": (
         lambda p, s: jnp.sum(
@@ -613,6 +639,18 @@ def test_shapes_that_do_not_fit_are_told_in_four_parts():
         ],
         r"got \(n, 2\) and \(3, 2\).*without their axis, or with 1 there": [
             lambda p, s: jnp.sum(s["x"] + jnp.ones((3, 2)))
+        ],
+        r"got \(n, 2\) and \(min\(5, n\), 2\).*read.*`table\[jnp\.arange\(xs\.shape\[0\]\)\]`": [
+            lambda p, s: jnp.sum(s["x"] + p["e"][: s["x"].shape[0]]),
+        ],
+        r"got `gather` on a whole.*read.*`table\[jnp\.arange\(xs\.shape\[0\]\)\]`": [
+            lambda p, s: jnp.sum(p["e"][: s["x"].shape[0]]),
+        ],
+        r"a sequence that was cut.*`amp\.map\(xent, logits\[:-1\], tags\[1:\]\)`": [
+            lambda p, s: jnp.sum(XENT((s["x"] @ p["e"].T)[:-1], s["i"][1:])),
+        ],
+        r"slices whose ends are.*`table\[jnp\.arange\(ys\.shape\[0\]\)\]`": [
+            lambda p, s: jnp.sum(p["e"][: amp.length(s["x"])]),
         ],
     }
     for text, functions in told.items():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 from support.effort import left_to_nightly
+from support.model_laws import check_batch
 
 import ampjax as amp
 from ampjax.errors import DataError, GraphError
@@ -74,52 +75,9 @@ def totals(*sequences):
     return sum(map(total, sequences))
 
 
-def agrees(function, examples=EXAMPLES, tolerance=1e-4):
-    """Compares values and gradients of a batch, filled up with copies, with the function on each example."""
-    batched = amp.vmap(function, SPEC, params=PARAMS)
-    batch = batched.pack(examples, size=len(examples) + 2)
-    weights = 1.0 + np.arange(len(examples))
-
-    def of_batch(p):
-        found = batched(p, batch)[: len(examples)]
-        return jnp.sum(found * weights), found
-
-    def of_each(p):
-        found = jnp.stack(
-            [
-                jnp.asarray(
-                    function(
-                        p,
-                        each,
-                    )
-                )
-                for each in examples
-            ]
-        )
-        return jnp.sum(found * weights), found
-
-    (
-        (
-            _,
-            found,
-        ),
-        grads,
-    ) = jax.value_and_grad(of_batch, has_aux=True)(PARAMS)
-    with jax.disable_jit():
-        (_, want), want_grads = jax.value_and_grad(
-            of_each,
-            has_aux=True,
-        )(PARAMS)
-    np.testing.assert_allclose(
-        found,
-        want,
-        rtol=tolerance,
-        atol=tolerance,
-    )
-    for name, grad in grads.items():
-        np.testing.assert_allclose(
-            grad, want_grads[name], rtol=tolerance, atol=tolerance, err_msg=name
-        )
+def agrees(function, examples=EXAMPLES):
+    """Compares a batch with the function on each example, in float32."""
+    check_batch(function, PARAMS, SPEC, examples, tolerance=1e-4)
 
 
 def slices(p, s):

@@ -81,7 +81,42 @@ def called(x, n):
     return jax.jit(turned)(x, n) + jax.checkpoint(turned)(x, n) + own(x) + other(x) + jax.nn.relu(x)
 
 
-PROGRAMS = [turned, nested, choosing, looping_test, swapped, called]
+def several(x, n):
+    """Loops of unequal length that an inner `jax.vmap` goes through together, one around another, and in a branch."""
+
+    def one(x, n):
+        def inner(i, x):
+            return lax.while_loop(
+                lambda y: y < 0.3 * i,
+                lambda y: y + 0.25,
+                jnp.sin(x),
+            )
+
+        return lax.fori_loop(0, n, inner, x)
+
+    @jax.custom_vjp
+    def own(x):
+        return lax.while_loop(
+            lambda y: y < 2,
+            lambda y: y + 0.5,
+            x,
+        )
+
+    own.defvjp(
+        lambda x: (own(x), None),
+        lambda _, ct: (ct,),
+    )
+    ns = n + jnp.arange(3)
+    grid = jax.vmap(jax.vmap(one), in_axes=(0, None))(jnp.stack([x, 2 * x]), ns)
+    chosen = lax.cond(
+        n > 2,
+        lambda: jax.vmap(one)(x, ns),
+        lambda: x,
+    )
+    return chosen, grid, jax.vmap(own)(x)
+
+
+PROGRAMS = [turned, nested, choosing, looping_test, swapped, called, several]
 
 
 def require_close(found, expected):

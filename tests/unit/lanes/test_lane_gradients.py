@@ -167,6 +167,49 @@ def test_as_unrolled(program, form, monkeypatch):
     require_close(found, unrolled(program))
 
 
+def alone(w, x, n):
+    """A loop that goes on with one number."""
+    return lax.fori_loop(
+        0,
+        n,
+        lambda i, x: jnp.sin(x) * (1 + w),
+        x,
+    )
+
+
+@jax.custom_vjp
+def root(x):
+    """The square root by Newton's method, with a derivative of its own."""
+    return lax.while_loop(
+        lambda y: abs(y * y - x) > 1e-12,
+        lambda y: (y + x / y) / 2,
+        x,
+    )
+
+
+root.defvjp(
+    lambda x: (root(x), x),
+    lambda x, ct: (ct / (2 * jnp.sqrt(x)),),
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_through_loops_of_an_inner_vmap(form):
+    def together(w, x, n):
+        turned = jax.vmap(alone)(w[0], x, n + jnp.arange(3))
+        return turned + jax.vmap(root)(1 + x * x)
+
+    def one_after_another(w, x, n):
+        each = []
+        for i in range(3):
+            each.append(alone(w[0, i], x[i], n + i))
+        return jnp.stack(each) + jnp.sqrt(1 + x * x)
+
+    batched = vmapped(together, **FORMS[form])
+    found = jax.grad(partial(loss, batched), (0, 1))(W, XS)
+    require_close(found, unrolled(one_after_another))
+
+
 @pytest.mark.parametrize("form", ["map", "vmap"])
 def test_in_the_form_that_was_measured(form, monkeypatch):
     monkeypatch.setattr("ampjax.lanes.lane_function.fastest", lambda *_: form)

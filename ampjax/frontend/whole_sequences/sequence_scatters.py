@@ -1,0 +1,146 @@
+"""Updates by a whole sequence of numbers, such as `jax.ops.segment_sum` and `xs.at[numbers].add(ys)`: one update of the rows of all sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, filled_rows
+from ampjax.frontend.batches.room_bodies import Body, type_of_atom
+from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.deduction.equations import Equation
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.long_axes import element_type
+from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.rules.sequence_rules import elements_space
+from ampjax.frontend.whole_sequences.element_operations import replace_numbers
+from ampjax.jaxprs.primitives import bind
+
+
+def scattered(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """Updates a sequence, or an array, at the numbers in another sequence; None for other updates.
+
+    Numbers become those of rows of the batch: of an element of the row's own sequence, or of the row around. An update that is not there,
+    or has a number outside, gets the number behind all rows, at which JAX changes nothing.
+    """
+    xs, at, changes = values
+    if not _is_by_number(equation, values):
+        return None
+    given, indices, update = map(type_of_atom, equation.inputs)
+    space = elements_space([at, changes], equation.line)
+    inner = body.inside(space)
+    numbers = inner.rows(at.element, element_type(indices))
+    updates = inner.rows(changes.element, element_type(update))
+    around = body.parents(space)
+    there = inner.room.there
+
+    if isinstance(xs, Elements):
+        home = body.inside(xs.space)
+        kind = element_type(given)
+        sizes = inner.rows(
+            Static(_lengths(xs.space, space)),
+            jax.ShapeDtypeStruct((), np.int32),
+        )
+        elements = body.parents(xs.space)
+        source = equation.source
+        place = source.params["dimension_numbers"].scatter_dims_to_operand_dims.index(0)
+    else:
+        home = body
+        kind = given
+        source = _with_row_number(equation.source)
+    rows = home.rows(xs.element if isinstance(xs, Elements) else xs, kind)
+    out = Rows(kind, home.bare())
+
+    def of_elements(run: Run, own: Any, n: int) -> Any:
+        first = jnp.searchsorted(
+            run.slots[elements],
+            run.slots[around],
+        )
+        size = run.get(sizes)
+        number = own[..., place]
+        wide = (-1,) + (1,) * (number.ndim - 1)
+        is_there = (number >= 0) & (number < size.reshape(wide))
+        is_there &= run.slots[there].reshape(wide)
+        row = first.astype(own.dtype).reshape(wide) + number
+        return own.at[..., place].set(jnp.where(is_there, row, n))
+
+    def of_array(run: Run, own: Any, n: int) -> Any:
+        row = jnp.where(run.slots[there], run.slots[around], n)
+        row = row.astype(own.dtype).reshape((-1,) + (1,) * (own.ndim - 1))
+        row = jnp.broadcast_to(row, (*own.shape[:-1], 1))
+        return jnp.concatenate([row, own], -1)
+
+    def compute(run: Run) -> list[Any]:
+        every = run.get(rows)
+        own = run.get(numbers).astype(np.int32)
+        if isinstance(xs, Elements):
+            own = of_elements(run, own, len(every))
+        else:
+            own = of_array(run, own, len(every))
+        found = bind(source, [every, own, run.get(updates)])
+        return filled_rows(run, [out], found)
+
+    body.block.add([out], compute)
+    if not isinstance(xs, Elements):
+        return [View(out, body.space)]
+    element: Value = View(out, xs.space)
+    return [Elements(xs.space, element)]
+
+
+def _is_by_number(equation: Equation, values: Sequence[Value]) -> bool:
+    """Whether an update has a number, and a change, for each element of a sequence."""
+    xs, at, changes = values
+    params = equation.source.params
+    numbers = params["dimension_numbers"]
+    if any(isinstance(each, Elements) and isinstance(each.element, Elements) for each in values):
+        return False
+    if not isinstance(at, Elements) or not isinstance(changes, Elements):
+        return False
+    if params["mode"] not in DROPPING or 0 in numbers.update_window_dims:
+        return False
+    if numbers.operand_batching_dims:
+        return False
+    if not isinstance(xs, Elements):
+        return True
+    axes = numbers.scatter_dims_to_operand_dims
+    return 0 in axes and 0 in numbers.inserted_window_dims
+
+
+def _lengths(of: IndexSpace, space: IndexSpace) -> Column:
+    """For each row of a space how many elements of another space are around the same row."""
+
+    def lengths(data: Any) -> np.ndarray:
+        return of.lengths(data)[space.parents(data)]
+
+    return Column(space, lengths)
+
+
+def _with_row_number(source: Any) -> Any:
+    """The same update of arrays in rows, with the row's number before the others."""
+    numbers = source.params["dimension_numbers"]
+    own = replace_numbers(
+        numbers,
+        inserted_window_dims=_behind_first(numbers.inserted_window_dims),
+        scatter_dims_to_operand_dims=_behind_first(numbers.scatter_dims_to_operand_dims),
+    )
+    return source.replace(params={**source.params, "dimension_numbers": own})
+
+
+def _behind_first(axes: Sequence[int]) -> tuple[int, ...]:
+    """The first axis, and axes that are counted from the next one."""
+    return (0, *(axis + 1 for axis in axes))
+
+
+DROPPING = (
+    jax.lax.GatherScatterMode.FILL_OR_DROP,
+    jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+)
+"""Modes in which an update of an element that is not there changes nothing."""
