@@ -53,6 +53,8 @@ LOOPS: Mapping[str, str] = {
     "newton": "Newton's method to tolerance",
     "lbfgs": "L-BFGS of optax to tolerance",
     "lbfgs-optimistix": "L-BFGS of optimistix",
+    "lbfgs-jaxopt": "L-BFGS of jaxopt",
+    "bfgs-jaxopt": "BFGS of jaxopt",
     "van-der-pol": "Van der Pol's equation, diffrax",
     "learned-field": "and a network of two layers of width 64",
     "nuts-funnel": "NUTS of BlackJAX, 100 draws, a funnel",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -23,12 +23,14 @@ class Work:
       args: Arrays with an entry for each element.
       tolerance: How far results of two forms may lie apart, relative to 1 and to the result.
       compared: From an array of results to what is compared of it.
+      by_hand: By name, compiled functions of all elements that are written for speed.
     """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     tolerance: float = 2e-4
     compared: Callable[[Any], Any] = np.asarray
+    by_hand: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 def weights(seed: int, *shape: int) -> jax.Array:
