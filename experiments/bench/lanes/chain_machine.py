@@ -1,4 +1,4 @@
-"""NUTS as a finite state machine by hand: what lets chains under `jax.vmap` go on without a wait for the deepest tree of each draw.
+"""NUTS as a finite state machine by hand: chains under `jax.vmap` go on without a wait for the deepest tree of each draw.
 
 Loops are taken apart into phases, and a chain has a number that says in which it stands, as in "Efficiently Vectorized MCMC on Modern Accelerators" (ICML 2025). The
 sampler and its random numbers are those of `blackjax.nuts` with a unit mass matrix: multinomial proposals, doubled trajectories, turns found by checkpoints.
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 START, BEGIN, LEAP, CHECK, END, DONE = range(6)
