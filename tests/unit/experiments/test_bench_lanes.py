@@ -16,6 +16,7 @@ from experiments.bench.lanes import driver
 from experiments.bench.lanes.chain_machine import machine_of_chains
 from experiments.bench.lanes.driver import LanesBench
 from experiments.bench.lanes.works import WORKS
+from experiments.results.batch_tables import loops
 
 
 def test_a_run_measures_all_forms(tmp_path: Path) -> None:
@@ -53,10 +54,10 @@ def test_unknown_works_are_refused() -> None:
 
 
 def test_forms_by_hand_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    loops = WORKS["loops-equal"]
+    equal = WORKS["loops-equal"]
 
     def with_hand(n: int):
-        work = loops(n)
+        work = equal(n)
         return replace(work, by_hand={"mine": jax.vmap(work.function)})
 
     monkeypatch.setitem(WORKS, "loops-equal", with_hand)
@@ -129,3 +130,11 @@ def test_chains_by_hand_are_those_of_blackjax() -> None:
         for compute in work.by_hand.values():
             # later draws may part by rounding
             np.testing.assert_array_equal(compute(*work.args)[:, :10], wanted[:, :10])
+
+
+def test_the_results_page_shows_what_is_by_hand_where_it_was_measured() -> None:
+    fields = ("vmap_ms", "map_ms", "lanes_ms", "chosen_ms", "to_vmap", "to_best")
+    counts = dict.fromkeys(("elements", "rows", "rows_vmap", "rows_lanes"), 1)
+    record = {"work": "nuts-funnel", **dict.fromkeys(fields, 1.0), **counts}
+    assert "by hand" not in loops({"a": [record]})
+    assert "| 1.00 | 3.00 | 1.0, 1.0 |" in loops({"a": [record, record | {"to_hand": 3.0}]})
