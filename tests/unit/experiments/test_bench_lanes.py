@@ -93,7 +93,7 @@ def test_solvers_find_minima(work: str) -> None:
     except ModuleNotFoundError as error:
         pytest.skip(f"{error.name} is in the extra `bench`")
     found = jax.jit(jax.vmap(solved.function))(*solved.args)
-    starts, scales = map(np.float64, solved.args)
+    starts, scales = (np.asarray(arg, np.float64) for arg in solved.args)
     for start, scale, least in zip(starts, scales, found, strict=True):
         right = minimize(
             lambda x, scale=scale: scale @ np.logaddexp(x, -2 * x) + 0.05 * x.sum() ** 2,
