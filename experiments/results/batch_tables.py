@@ -53,6 +53,8 @@ LOOPS: Mapping[str, str] = {
     "newton": "Newton's method to tolerance",
     "lbfgs": "L-BFGS of optax to tolerance",
     "lbfgs-optimistix": "L-BFGS of optimistix",
+    "lbfgs-jaxopt": "L-BFGS of jaxopt",
+    "bfgs-jaxopt": "BFGS of jaxopt",
     "van-der-pol": "Van der Pol's equation, diffrax",
     "learned-field": "and a network of two layers of width 64",
     "nuts-funnel": "NUTS of BlackJAX, 100 draws, a funnel",
@@ -120,8 +122,11 @@ def loops(found: Mapping[str, Records]) -> str:
       found: Records of `bench lanes`.
     """
     rows = []
-    for r in every(found):
+    records = list(every(found))
+    has_hand = any("to_hand" in r for r in records)
+    for r in records:
         ms = [number(r[f"{form}_ms"]) for form in ("vmap", "map", "lanes", "chosen")]
+        by_hand = [times(r["to_hand"])] if "to_hand" in r else [""]
         rows.append(
             [
                 LOOPS[r["work"]],
@@ -129,6 +134,7 @@ def loops(found: Mapping[str, Records]) -> str:
                 *ms,
                 f"**{times(r['to_vmap'])}**",
                 times(r["to_best"]),
+                *(by_hand if has_hand else []),
                 f"{r['rows_vmap'] / r['rows']:.1f}, {r['rows_lanes'] / r['rows']:.1f}",
             ]
         )
@@ -141,6 +147,7 @@ def loops(found: Mapping[str, Records]) -> str:
         "chosen, ms",
         "to `jax.vmap`",
         "to the better of the two",
+        *(["to a state machine by hand"] if has_hand else []),
         "rows: `jax.vmap`, lanes",
     )
     return table(headers, rows)

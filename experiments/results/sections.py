@@ -43,6 +43,8 @@ def _loops(path: Path) -> Records:
         "chosen_ms",
         "to_vmap",
         "to_best",
+        "by_hand_ms",
+        "to_hand",
         "rows",
         "rows_vmap",
         "rows_lanes",
@@ -144,7 +146,7 @@ SECTIONS = (
             Command(
                 "lanes-libraries",
                 ("bench", "lanes", "--work", *OF_LIBRARIES, "--rounds", "3"),
-                4.0,
+                5.0,
                 _loops,
             ),
         ),

@@ -40,6 +40,12 @@ LARGE = 1 << 16
 MOST_PRODUCTS = 1 << 10
 """Products of numbers in a matrix product, up to which it is written as a sum."""
 
+MOST_OF_SQUARES = 1 << 12
+"""The same where all sides of both matrices are short: XLA makes vector instructions of such a sum."""
+
+SHORT = 32
+"""The length of a short side."""
+
 _CALL = {"xla_cpu_small_call": "true", "inlineable": "false"}
 _INSIDE = {"xla_cpu_small_call": "false", "inlineable": "true"}
 _OPERATION = re.compile(r"= \"?(?:stablehlo|chlo)\.(\w+)")
@@ -185,13 +191,25 @@ def _multiplied(
     values: Values,
     run: Run,
 ) -> Sequence[Any]:
-    (contracted, _), _ = eqn.params["dimension_numbers"]
-    shape = eqn.invars[0].aval.shape
-    n = math.prod(shape[axis] for axis in contracted)
-    n_results = math.prod(eqn.outvars[0].aval.shape)
-    if n * n_results > MOST_PRODUCTS:
+    if not _is_small(eqn):
         return bind(eqn, values)
     return [_as_sum(eqn, *values)]
+
+
+def _is_small(eqn: Any) -> bool:
+    """Tells whether a matrix product is written as a sum."""
+    (of_a, of_b), (shared_a, shared_b) = eqn.params["dimension_numbers"]
+    a, b = (var.aval for var in eqn.invars)
+    axes_a = (of_a, shared_a, _other_axes(a, [*of_a, *shared_a]))
+    sides = []
+    for axes in axes_a:
+        side = math.prod(a.shape[axis] for axis in axes)
+        sides.append(side)
+    own_b = _other_axes(b, [*of_b, *shared_b])
+    sides.append(math.prod(b.shape[axis] for axis in own_b))
+    is_short = max(sides) <= SHORT
+    most = MOST_OF_SQUARES if is_short else MOST_PRODUCTS
+    return math.prod(sides) <= most
 
 
 def _as_sum(

@@ -1,4 +1,4 @@
-"""`python -m experiments bench lanes`: loops of unequal lengths, in lanes beside `jax.vmap` and `jax.lax.map`."""
+"""`python -m experiments bench lanes`: loops of unequal lengths, in lanes beside `jax.vmap`, `jax.lax.map` and what is written by hand."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ from experiments.records import append
 
 MOST_ELEMENTS = 1024
 
+LONG = 10.0
+"""Seconds of a form's measured calls, after which it is not measured again."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LanesBench:
     """`amp.vmap` of plain JAX functions beside `jax.vmap` and one element after another: milliseconds of a call, medians of rounds in turn, and rows of loops.
 
-    All forms compute the same results, which is checked first. Ours is measured as it chooses by itself, and in lanes.
+    All forms compute the same results, which is checked first. Ours is measured as it chooses by itself, and in lanes. For NUTS there are state machines by hand, too.
 
     Args:
-      work: Which works; all by default. Those of BlackJAX, diffrax and optimistix are left out where these are not installed.
-      rounds: Measured rounds of each.
+      work: Which works; all by default. Those of BlackJAX, diffrax, jaxopt and optimistix are left out where these are not installed.
+      rounds: Measured rounds of each; fewer of a form whose calls take many seconds.
       lanes: Lanes of the form that does not choose.
       trips: Trips of innermost loops between looks, of that form.
       size: Elements, as a part of what is measured by default.
@@ -90,17 +93,19 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
         "chosen\nms",
         "to\nvmap",
         "to\nbest",
+        "to\nhand",
         "rows\nvmap",
         "rows\nlanes",
-        title="a call, how many times as fast the chosen form is as jax.vmap and as the better of jax.vmap and lax.map, and rows computed for a useful one",
+        title="a call, how many times as fast the chosen form is as jax.vmap, as the better of jax.vmap and lax.map, and as what is written by hand, and rows computed for a useful one",
     )
     for row in rows:
         table.add_row(
             row["work"],
             f"{row['elements']:,}",
-            *(f"{row[form]:,.2f}" for form in ("vmap_ms", "map_ms", "lanes_ms", "chosen_ms")),
+            *(f"{row[form]:,.1f}" for form in ("vmap_ms", "map_ms", "lanes_ms", "chosen_ms")),
             f"{row['to_vmap']:.2f}",
             f"{row['to_best']:.2f}",
+            f"{row['to_hand']:.2f}" if "to_hand" in row else "",
             f"{row['rows_vmap'] / row['rows']:.2f}",
             f"{row['rows_lanes'] / row['rows']:.2f}",
         )
@@ -125,6 +130,7 @@ def measured(name: str, work: Work, options: LanesBench) -> dict[str, Any]:
         "map": jax.jit(lambda *args: jax.lax.map(lambda own: function(*own), args)),
         "lanes": lanes,
         "chosen": amp.vmap(function),
+        **work.by_hand,
     }
     results = {form: compute(*work.args) for form, compute in forms.items()}
     for form, found in results.items():
@@ -132,12 +138,17 @@ def measured(name: str, work: Work, options: LanesBench) -> dict[str, Any]:
     times: dict[str, list[float]] = {form: [] for form in forms}
     for _ in range(options.rounds):
         for form, compute in forms.items():
-            times[form].append(_seconds(compute, work.args))
+            if sum(times[form]) < LONG:
+                times[form].append(_seconds(compute, work.args))
     medians = {form: 1e3 * statistics.median(each) for form, each in times.items()}
     best = min(medians["vmap"], medians["map"])
-    row = {f"{form}_ms": each for form, each in medians.items()}
+    by_hand = {form: medians.pop(form) for form in work.by_hand}
+    row: dict[str, Any] = {f"{form}_ms": each for form, each in medians.items()}
     row["to_vmap"] = medians["vmap"] / medians["chosen"]
     row["to_best"] = best / medians["chosen"]
+    if by_hand:
+        row["by_hand_ms"] = by_hand
+        row["to_hand"] = min(by_hand.values()) / medians["chosen"]
     report = lanes.explain(*work.args)
     row["rows"] = int(report.trips.sum())
     row["rows_vmap"] = report.rows_of_vmap

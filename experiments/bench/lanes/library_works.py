@@ -1,8 +1,10 @@
-"""Functions of one element from libraries: equations of diffrax, chains of BlackJAX, minima by optax and optimistix. All data are generated."""
+"""Functions of one element from libraries: equations of diffrax, chains of BlackJAX, minima by optax, optimistix and jaxopt. All data are generated."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +13,7 @@ import numpy as np
 import optax
 from jax import lax
 
+from experiments.bench.lanes.chain_machine import machine_of_chains
 from experiments.bench.lanes.plain_works import WIDTH, Work, bowl, bowls, weights
 
 DRAWS = 100
@@ -145,8 +148,18 @@ def _sampled(log_density: Callable[[Any], Any], step: float, starts: np.ndarray)
         jax.random.split(jax.random.key(0), n),
         jnp.asarray(starts, jnp.float32),
     )
+    machine = partial(machine_of_chains, log_density, step, DRAWS)
     # chains part where numbers are rounded otherwise, so that averages are compared
-    return Work(function, args, tolerance=0.05, compared=np.mean)
+    return Work(
+        function,
+        args,
+        tolerance=0.05,
+        compared=np.mean,
+        by_hand={
+            "one phase a step": machine(bundles=False),
+            "one leapfrog a step": machine(bundles=True),
+        },
+    )
 
 
 def lbfgs(n: int) -> Work:
@@ -206,5 +219,44 @@ def lbfgs_of_optimistix(n: int) -> Work:
             throw=False,
         )
         return bowl(found.value, scale)
+
+    return Work(function, bowls(n, 1e4), tolerance=1e-2)
+
+
+def lbfgs_of_jaxopt(n: int) -> Work:
+    """L-BFGS of jaxopt, with its own line search, on the same problems.
+
+    Args:
+      n: Elements.
+
+    Raises:
+      ModuleNotFoundError: If jaxopt is missing.
+    """
+    return _by_jaxopt("LBFGS", n)
+
+
+def bfgs_of_jaxopt(n: int) -> Work:
+    """BFGS of jaxopt, which keeps a matrix of 16 by 16, on the same problems.
+
+    Args:
+      n: Elements.
+
+    Raises:
+      ModuleNotFoundError: If jaxopt is missing.
+    """
+    return _by_jaxopt("BFGS", n)
+
+
+def _by_jaxopt(name: str, n: int) -> Work:
+    """Minima of bowls by a solver of jaxopt."""
+    with warnings.catch_warnings():
+        # it says at import that nobody maintains it
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import jaxopt  # pyright: ignore[reportMissingImports]
+    solver = getattr(jaxopt, name)
+
+    def function(x: Any, scale: Any) -> Any:
+        found = solver(bowl, maxiter=500, tol=1e-3).run(x, scale=scale)
+        return bowl(found.params, scale)
 
     return Work(function, bowls(n, 1e4), tolerance=1e-2)

@@ -31,6 +31,12 @@ def products(x, k):
     return jnp.einsum("ij,ijk->ik", a, b) @ jnp.ones(2)
 
 
+def squares(x, k):
+    """A product of matrices whose sides are all short."""
+    a = jnp.linspace(-x, x, 256).reshape(16, 16)
+    return a @ (a.T + k) / 16
+
+
 def draws(x, k):
     key = jax.random.fold_in(jax.random.key(3), k)
     return x + jax.random.normal(key, (3,))
@@ -46,7 +52,7 @@ def ignores(x, k):
     )
 
 
-BODIES = [loop, products, draws, ignores]
+BODIES = [loop, products, squares, draws, ignores]
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -116,11 +122,12 @@ def test_under_vmap_and_several_devices():
     [
         lambda x, k: jnp.sort(jnp.array([x, 0.0, 0.1])),
         lambda x, k: jnp.full((64, 64), x) @ jnp.ones((64, 64)),
+        lambda x, k: jnp.full(16, x) @ jnp.ones((16, 256)),
         lambda x, k: jnp.tanh(jnp.full(20_000, x)) + k,
         lambda x, k: jnp.linalg.cholesky(jnp.eye(2) * (2 + x)),
         lambda x, k: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((), np.float32), x),
     ],
-    ids=["sort", "product", "large", "cholesky", "callback"],
+    ids=["sort", "product", "long product", "large", "cholesky", "callback"],
 )
 def test_operations_that_were_not_tried_are_left_to_xla(body):
     assert in_one_kernel(partial(one_by_one, body), jnp.asarray(XS), jnp.asarray(KS)) is None
