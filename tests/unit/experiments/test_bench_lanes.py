@@ -45,7 +45,14 @@ def test_a_run_measures_all_forms(tmp_path: Path) -> None:
     ],
 )
 def test_all_forms_agree(work: str) -> None:
-    driver.main(LanesBench(work=(work,), rounds=1, size=0.01), Console(quiet=True))
+    driver.main(
+        LanesBench(
+            work=(work,),
+            rounds=1,
+            size=0.01,
+        ),
+        Console(quiet=True),
+    )
 
 
 def test_unknown_works_are_refused() -> None:
@@ -58,11 +65,18 @@ def test_forms_by_hand_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def with_hand(n: int):
         work = equal(n)
-        return replace(work, by_hand={"mine": jax.vmap(work.function)})
+        return replace(
+            work,
+            by_hand={"mine": jax.vmap(work.function)},
+        )
 
     monkeypatch.setitem(WORKS, "loops-equal", with_hand)
     console = Console(record=True, width=100)
-    options = LanesBench(work=("loops-equal",), rounds=1, size=0.003)
+    options = LanesBench(
+        work=("loops-equal",),
+        rounds=1,
+        size=0.003,
+    )
     (row,) = driver.main(options, console)
     assert row["to_hand"] == row["by_hand_ms"]["mine"] / row["chosen_ms"]
     assert f"{row['to_hand']:.2f}" in console.export_text()
@@ -70,10 +84,16 @@ def test_forms_by_hand_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_results_by_hand_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     work = WORKS["loops-equal"](3)
-    wrong = replace(work, by_hand={"mine": lambda *args: 1 + jax.vmap(work.function)(*args)})
+    wrong = replace(
+        work,
+        by_hand={"mine": lambda *args: 1 + jax.vmap(work.function)(*args)},
+    )
     monkeypatch.setitem(WORKS, "loops-equal", lambda n: wrong)
     with pytest.raises(ValueError, match="loops-equal, mine: results differ by 1"):
-        driver.main(LanesBench(work=("loops-equal",), rounds=1), Console(quiet=True))
+        driver.main(
+            LanesBench(work=("loops-equal",), rounds=1),
+            Console(quiet=True),
+        )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +120,11 @@ def test_solvers_find_minima(work: str) -> None:
             start,
             options={"gtol": 1e-7},
         )
-        np.testing.assert_allclose(least, right.fun, rtol=2e-3)
+        np.testing.assert_allclose(
+            least,
+            right.fun,
+            rtol=2e-3,
+        )
 
 
 def chains(bundles: bool, n: int, draws: int = 12):
@@ -109,13 +133,27 @@ def chains(bundles: bool, n: int, draws: int = 12):
     machine = machine_of_chains(
         lambda x: -0.5 * jnp.sum((x / narrow) ** 2), 0.15, draws, bundles=bundles
     )
-    starts = jnp.linspace(-1, 1, 2 * n).reshape(n, 2)
-    return np.asarray(machine(jax.random.split(jax.random.key(3), 6)[:n], starts))
+    starts = jnp.linspace(-1, 1, 2 * n).reshape(
+        n,
+        2,
+    )
+    return np.asarray(
+        machine(
+            jax.random.split(
+                jax.random.key(3),
+                6,
+            )[:n],
+            starts,
+        )
+    )
 
 
 def test_chains_take_the_same_steps_in_both_forms() -> None:
     together = chains(True, 6)
-    np.testing.assert_array_equal(chains(False, 6), together)
+    np.testing.assert_array_equal(
+        chains(False, 6),
+        together,
+    )
     assert len(np.unique(together)) > 3
     # trees are full, but for the last subtree
     assert together.min() >= 1 and together.max() < 1 << 10
@@ -129,12 +167,18 @@ def test_chains_by_hand_are_those_of_blackjax() -> None:
         wanted = jax.jit(jax.vmap(work.function))(*work.args)
         for compute in work.by_hand.values():
             # later draws may part by rounding
-            np.testing.assert_array_equal(compute(*work.args)[:, :10], wanted[:, :10])
+            np.testing.assert_array_equal(
+                compute(*work.args)[:, :10],
+                wanted[:, :10],
+            )
 
 
 def test_the_results_page_shows_what_is_by_hand_where_it_was_measured() -> None:
     fields = ("vmap_ms", "map_ms", "lanes_ms", "chosen_ms", "to_vmap", "to_best")
-    counts = dict.fromkeys(("elements", "rows", "rows_vmap", "rows_lanes"), 1)
+    counts = dict.fromkeys(
+        ("elements", "rows", "rows_vmap", "rows_lanes"),
+        1,
+    )
     record = {"work": "nuts-funnel", **dict.fromkeys(fields, 1.0), **counts}
     assert "by hand" not in loops({"a": [record]})
     assert "| 1.00 | 3.00 | 1.0, 1.0 |" in loops({"a": [record, record | {"to_hand": 3.0}]})

@@ -40,7 +40,12 @@ def early_exit(start, step):
             h, number = carry
             return layer(p, h, number), number + step
 
-        h, number = amp.while_loop(test, turn, (s["x"], start), most=LAYERS)
+        h, number = amp.while_loop(
+            test,
+            turn,
+            (s["x"], start),
+            most=LAYERS,
+        )
         return (h**2).sum() + 0.1 * number
 
     return model
@@ -56,11 +61,18 @@ def by_hand(start, step, p, s):
     return (h**2).sum() + 0.1 * number
 
 
-@pytest.mark.parametrize(("start", "step"), [(0, 1), (LAYERS - 1, -1), (1, 2)])
+@pytest.mark.parametrize(
+    ("start", "step"),
+    [(0, 1), (LAYERS - 1, -1), (1, 2)],
+)
 @settings(max_examples=10)
 @given(
     seed=st.integers(0, 1 << 16),
-    limits=st.lists(st.sampled_from([0.0, 4.0, 6.0, 8.0, 12.0, 1e6]), min_size=1, max_size=5),
+    limits=st.lists(
+        st.sampled_from([0.0, 4.0, 6.0, 8.0, 12.0, 1e6]),
+        min_size=1,
+        max_size=5,
+    ),
 )
 def test_rounds_that_are_counted_are_those_of_each_example(start, step, seed, limits):
     rng = np.random.default_rng(seed)
@@ -69,7 +81,11 @@ def test_rounds_that_are_counted_are_those_of_each_example(start, step, seed, li
     for limit in limits:
         x = rng.normal(size=WIDTH).astype(np.float32)
         examples.append({"x": x, "limit": np.float32(limit)})
-    batched = amp.vmap(early_exit(start, step), SPEC, params=p)
+    batched = amp.vmap(
+        early_exit(start, step),
+        SPEC,
+        params=p,
+    )
     batch = batched.pack(examples)
 
     def total(p):
@@ -79,14 +95,26 @@ def test_rounds_that_are_counted_are_those_of_each_example(start, step, seed, li
     want, want_grads = jax.value_and_grad(total)(p)
     np.testing.assert_allclose(found, want, 1e-4)
     for name in p:
-        largest = max(1.0, float(np.abs(want_grads[name]).max()))
-        np.testing.assert_allclose(grads[name], want_grads[name], 1e-3, 1e-4 * largest)
+        largest = max(
+            1.0,
+            float(np.abs(want_grads[name]).max()),
+        )
+        np.testing.assert_allclose(
+            grads[name],
+            want_grads[name],
+            1e-3,
+            1e-4 * largest,
+        )
 
 
 def test_a_layer_is_read_once_for_all_rows():
     p = params_of(0)
     examples = [{"x": np.ones(WIDTH, np.float32), "limit": np.float32(i)} for i in range(7)]
-    batched = amp.vmap(early_exit(0, 1), SPEC, params=p)
+    batched = amp.vmap(
+        early_exit(0, 1),
+        SPEC,
+        params=p,
+    )
     batch = batched.pack(examples)
     text = str(jax.make_jaxpr(jax.grad(lambda p: batched(p, batch).sum()))(p))
     rows = len(batch.weights)
@@ -102,7 +130,12 @@ def test_a_part_that_counts_otherwise_is_each_rows_own():
             return layer(p, h, number), number + 1 + (h.sum() > 0).astype(int)
 
         test = lambda carry: carry[1] < LAYERS
-        h, number = amp.while_loop(test, turn, (s["x"], 0), most=LAYERS)
+        h, number = amp.while_loop(
+            test,
+            turn,
+            (s["x"], 0),
+            most=LAYERS,
+        )
         return h.sum() + number
 
     p = params_of(3)

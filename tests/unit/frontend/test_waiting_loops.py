@@ -30,11 +30,21 @@ def tree(seed, n):
     parent = [-1]
     side = [0]
     for node in range(1, n):
-        above = int(rng.integers(max(0, node - 6), node))
+        above = int(
+            rng.integers(
+                max(0, node - 6),
+                node,
+            )
+        )
         side.append(parent.count(above))
         parent.append(above)
     columns = [np.array(each, np.int32) for each in (parent, side)]
-    return {"tree": amp.Tree(*columns, rng.integers(0, 7, n).astype(np.int32))}
+    return {
+        "tree": amp.Tree(
+            *columns,
+            rng.integers(0, 7, n).astype(np.int32),
+        )
+    }
 
 
 def child_sums(p, s):
@@ -55,20 +65,42 @@ def child_sums(p, s):
     return (h * c).sum()
 
 
-BINARY = {"tree": amp.Tree([-1, 0, 0, 1, 1], [0, 0, 1, 0, 1], [3, 6, 1, 2, 5])}
+BINARY = {
+    "tree": amp.Tree(
+        [-1, 0, 0, 1, 1],
+        [0, 0, 1, 0, 1],
+        [3, 6, 1, 2, 5],
+    )
+}
 """Two branches, of the words 3 and 6, over three leaves."""
 
 
 def close(found, want):
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
-        largest = max(1.0, float(np.abs(other).max()))
-        np.testing.assert_allclose(one, other, 1e-4, 1e-5 * largest)
+    for one, other in zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(want),
+        strict=True,
+    ):
+        largest = max(
+            1.0,
+            float(np.abs(other).max()),
+        )
+        np.testing.assert_allclose(
+            one,
+            other,
+            1e-4,
+            1e-5 * largest,
+        )
 
 
 @pytest.mark.parametrize("form", ["steps", "scan"])
 @settings(max_examples=5)
 @given(
-    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    sizes=st.lists(
+        st.integers(1, 30),
+        min_size=1,
+        max_size=6,
+    ),
     seed=st.integers(0, 1 << 16),
 )
 def test_trees_are_those_of_each_example(form, sizes, seed):
@@ -78,7 +110,10 @@ def test_trees_are_those_of_each_example(form, sizes, seed):
         batched = amp.vmap(child_sums, SPEC, params=PARAMS)
         batch = batched.pack(examples)
         # of a larger batch's shape: more steps than these trees need
-        in_room = batched.pack(examples, like=batched.pack(larger))
+        in_room = batched.pack(
+            examples,
+            like=batched.pack(larger),
+        )
 
         def total(p):
             return sum(child_sums(p, s) for s in examples)
@@ -86,7 +121,10 @@ def test_trees_are_those_of_each_example(form, sizes, seed):
         want = jax.value_and_grad(total)(PARAMS)
         for each in (batch, in_room):
             gradients = jax.value_and_grad(_total)
-            close(gradients(PARAMS, batched, each, len(examples)), want)
+            close(
+                gradients(PARAMS, batched, each, len(examples)),
+                want,
+            )
 
 
 def _total(p, batched, batch, n):
@@ -104,7 +142,12 @@ def branches_with_metrics(arity):
             return jnp.tanh(p["embed"][word] + below)
 
         leaf = lambda word: p["embed"][word]
-        _, h = amp.fold_tree(leaf, branch, s["tree"], arity=arity)
+        _, h = amp.fold_tree(
+            leaf,
+            branch,
+            s["tree"],
+            arity=arity,
+        )
         return h.sum()
 
     return model
@@ -113,25 +156,54 @@ def branches_with_metrics(arity):
 @pytest.mark.parametrize("form", ["steps", "scan"])
 @pytest.mark.parametrize("arity", [None, 2])
 def test_what_branches_tell_is_told_of_branches_alone(form, arity):
-    examples = [BINARY, {"tree": amp.Tree([-1], [0], [4])}, BINARY]
+    examples = [
+        BINARY,
+        {
+            "tree": amp.Tree(
+                [-1],
+                [0],
+                [4],
+            )
+        },
+        BINARY,
+    ]
     with loops_as(form):
-        batched = amp.vmap(branches_with_metrics(arity), SPEC, params=PARAMS)
+        batched = amp.vmap(
+            branches_with_metrics(arity),
+            SPEC,
+            params=PARAMS,
+        )
         reports = batched.reports(PARAMS, examples)
     values, counts = reports.metrics["words"]
-    np.testing.assert_array_equal(values, [9, 0, 9])
-    np.testing.assert_array_equal(counts, [2, 0, 2])
+    np.testing.assert_array_equal(
+        values,
+        [9, 0, 9],
+    )
+    np.testing.assert_array_equal(
+        counts,
+        [2, 0, 2],
+    )
     told = reports.outputs["words"].tolist()
     assert [sorted(words) for words in told] == [[3, 6], [], [3, 6]]
 
 
 @settings(max_examples=200)
 @given(
-    counts=st.lists(st.integers(1, 700), min_size=1, max_size=30),
+    counts=st.lists(
+        st.integers(1, 700),
+        min_size=1,
+        max_size=30,
+    ),
     room=st.integers(0, 50),
     start=st.sampled_from([0.0, 3.0, 40.0, np.inf]),
 )
 def test_all_levels_have_room_in_the_steps(counts, room, start):
-    n_steps, width = _steps(len(counts), max(counts) + room, sum(counts) + room, start)
+    n_steps, width = _steps(
+        len(counts),
+        max(counts) + room,
+        sum(counts) + room,
+        start,
+    )
     assert sum(-(-n // width) for n in counts) <= n_steps
 
 
@@ -148,7 +220,10 @@ def test_no_step_copies_all_rows():
     with loops_as("steps"):
         batched = amp.vmap(child_sums, SPEC, params=PARAMS)
         batch = batched.pack([bushy(seed) for seed in range(20)])
-        compute = jax.jit(jax.value_and_grad(_total, 0), static_argnums=(1, 3))
+        compute = jax.jit(
+            jax.value_and_grad(_total, 0),
+            static_argnums=(1, 3),
+        )
         text = compute.lower(PARAMS, batched, batch, 20).compile().as_text()
     n_rows = max(len(array) for array in batch.arrays)
     bodies = bodies_of_loops(text)

@@ -11,8 +11,17 @@ def test_ports_have_the_ranks_of_the_pump_that_reaches_them():
     with ag.Graph() as g:
         wires = [ag.pump(name) for name in "xyz"]
         for name, turn in (("a", 0), ("b", 1), ("c", 2)):
-            joined = ag.npt(name, lambda x, y, z: x + y + z)
-            ag.sink(f"end {name}", joined(*wires[turn:], *wires[:turn]))
+            joined = ag.npt(
+                name,
+                lambda x, y, z: x + y + z,
+            )
+            ag.sink(
+                f"end {name}",
+                joined(
+                    *wires[turn:],
+                    *wires[:turn],
+                ),
+            )
     plan = plan_for(g, fuse=False)
     ranks = ArrivalRanks(plan)
     for number, name in enumerate(g.pumps):
