@@ -15,6 +15,7 @@ import numpy as np
 from ampjax.errors import DataError, GraphError, ParameterError, SameNumbersWarning
 from ampjax.frontend import rules
 from ampjax.frontend.batched import Batched
+from ampjax.frontend.batches.symbolic_lengths import evaluated, names_in
 from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.reports import NODE, OUTPUT, node
 from ampjax.frontend.combinators.running_models import remember
@@ -29,6 +30,7 @@ from ampjax.frontend.combinators.tracing import (
     tracing,
 )
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
+from ampjax.frontend.deduction.asked_lengths import check_of_lengths, noting_asked_lengths
 from ampjax.frontend.deduction.equations import Name, calls, flatten
 from ampjax.frontend.deduction.loss_nodes import note_losses
 from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering
@@ -115,8 +117,10 @@ class Compiled:
                     whole = lambda own, one: model({**own, **tables}, one)
                 else:
                     whole = model
-                function, constants, results = trace(whole, types, instance)
+                with noting_asked_lengths() as asked:
+                    function, constants, results = trace(whole, types, instance)
                 function = replace(function, called="")  # not the variable for the compiled model
+            low.draft.checks.append(check_of_lengths(asked, low.lengths, evaluated, names_in))
             refuse_leaks(function.jaxpr, constants)
             refuse_callbacks(function.jaxpr, function.line)
             low.draft.has_loops = has_primitive(function.jaxpr, ("while",))

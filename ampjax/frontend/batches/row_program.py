@@ -19,8 +19,10 @@ from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
 from ampjax.frontend.batches.room_bodies import Body, require_in_front
 from ampjax.frontend.batches.row_lowering import RowLowering, Rule, SequenceRule, Value
 from ampjax.frontend.batches.row_tables import RowTables, Sizes, rounded
+from ampjax.frontend.batches.symbolic_lengths import evaluated, names_in
 from ampjax.frontend.combinators.tracing import Combinator, trace, tracing, type_of
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
+from ampjax.frontend.deduction.asked_lengths import check_of_lengths, noting_asked_lengths
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
@@ -108,12 +110,16 @@ class RowProgram:
         body = Body(low, self._block, room)
         with tracing() as dimensions:
             example = structure.unflatten([leaf.aval(dimensions) for leaf in leaves])
-            with in_users_words(_names(structure)):
+            with in_users_words(_names(structure)), noting_asked_lengths() as asked:
                 traced, constants, results = trace(
                     function,
                     types,
                     example,
                 )
+            host = low.host
+            host.draft.checks.append(
+                check_of_lengths(asked, host.lengths, evaluated, names_in),
+            )
             refuse_leaks(traced.jaxpr, constants)
             refuse_callbacks(traced.jaxpr, traced.line)
             self._params = [

@@ -515,3 +515,44 @@ def test_a_message_belongs_to_its_instance_where_the_first_has_none():
 def test_the_largest_of_numbers_as_numpy_makes_them(dtype):
     assert int(amp.max(np.array([1, 0, 1], dtype))) == 1
     assert amp.max(np.zeros(0, dtype)) == least(jnp.asarray(np.zeros(0, dtype)).dtype)
+
+
+def total(p, s):
+    return amp.sum(amp.map(lambda x: p["w"] * x, s["x"]))
+
+
+def python_maximum(p, s):
+    return total(p, s) / max(s["x"].shape[0], 1)
+
+
+def python_choice(p, s):
+    return total(p, s) if s["x"].shape[0] > 0 else 7.0 * p["w"]
+
+
+def numpy_maximum(p, s):
+    return total(p, s) / jnp.maximum(s["x"].shape[0], 1)
+
+
+@pytest.mark.parametrize("model", [python_maximum, python_choice])
+@pytest.mark.parametrize("messages", [False, True])
+def test_python_is_asked_about_a_length_that_may_be_0(model, messages):
+    """JAX answers as if no sequence were empty: so an empty one gives an error, no other number."""
+    p = {"w": jnp.float32(2.0)}
+    spec = {"x": "float32[t]"}
+    full = [{"x": np.ones(n, np.float32)} for n in (1, 3)]
+    empty = {"x": np.zeros(0, np.float32)}
+    batched = amp.vmap(model, spec)
+    want = [float(model(p, s)) for s in full]
+    np.testing.assert_allclose(batched(p, full), want, 1e-6)
+    with pytest.raises(DataError, match=r"`t` that is not empty.*jnp\.maximum\(n, 1\)"):
+        if messages:
+            amp.compile(model, p, spec).data([*full, empty])
+        else:
+            batched(p, [*full, empty])
+
+
+def test_maximum_of_a_length_is_that_of_each_example():
+    p = {"w": jnp.float32(2.0)}
+    examples = [{"x": np.ones(n, np.float32)} for n in (0, 1, 3)]
+    found = amp.vmap(numpy_maximum, {"x": "float32[t]"})(p, examples)
+    np.testing.assert_allclose(found, [0, 2, 2], 1e-6)

@@ -1,0 +1,135 @@
+"""Questions of a model to Python about the length of a sequence, such as `max(n, 1)`: JAX answers as if no sequence were empty."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax import export
+
+from ampjax.errors import DataError
+from ampjax.frontend.combinators.tracing import user_line
+from ampjax.frontend.draft.index_spaces import Column
+from ampjax.jaxprs.primitives import is_library_file
+
+_QUESTIONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+_INSTEAD = (
+    "Write `jnp.maximum(n, 1)` in place of `max(n, 1)`, and `jnp.where` or `amp.cond` in place of `if`; "
+    "or leave out what is empty."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class AskedLength:
+    """A comparison of a length with a number, in the user's own code.
+
+    Args:
+      dimension: The length, as JAX writes it.
+      compare: The comparison.
+      number: The number.
+      answer: What JAX answered.
+      line: The user's line.
+    """
+
+    dimension: str
+    compare: Callable[[Any, Any], Any]
+    number: int
+    answer: bool
+    line: str
+
+
+_ASKED: ContextVar[list[AskedLength] | None] = ContextVar("asked_lengths", default=None)
+
+
+@contextmanager
+def noting_asked_lengths() -> Iterator[list[AskedLength]]:
+    """Notes the comparisons of lengths with numbers inside.
+
+    Returns:
+      A context that gives the comparisons, a list that grows.
+    """
+    _watch()
+    found: list[AskedLength] = []
+    token = _ASKED.set(found)
+    try:
+        yield found
+    finally:
+        _ASKED.reset(token)
+
+
+@functools.cache
+def _watch() -> None:
+    """Lets JAX's lengths note comparisons, where somebody wants to know of them."""
+    kind = type(export.symbolic_shape("n")[0])
+    for name in _QUESTIONS:
+        method = f"__{name}__"
+        compare = getattr(operator, name)
+        setattr(kind, method, _noting(getattr(kind, method), compare))
+
+
+def _noting(
+    answered: Callable[[Any, Any], Any],
+    compare: Callable[[Any, Any], Any],
+) -> Callable[[Any, Any], Any]:
+    """A comparison of JAX's lengths that notes each use."""
+
+    @functools.wraps(answered)
+    def asked(self: Any, other: Any) -> Any:
+        answer = answered(self, other)
+        found = _ASKED.get()
+        if found is None or isinstance(other, bool) or not isinstance(other, int):
+            return answer
+        if isinstance(answer, bool) and _is_users(sys._getframe(1).f_code.co_filename):
+            found.append(AskedLength(str(self), compare, other, answer, user_line()))
+        return answer
+
+    return asked
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_users(file: str) -> bool:
+    """Tells whether a file is neither JAX's nor ours."""
+    return not is_library_file(file)
+
+
+def check_of_lengths(
+    asked: Sequence[AskedLength],
+    lengths: Mapping[str, Column],
+    evaluated: Callable[[str, Mapping[str, Any]], Any],
+    names_in: Callable[[str], Sequence[str]],
+) -> Callable[[Any], None]:
+    """Makes the check of data: each answer of JAX must be that for the length of each sequence.
+
+    Args:
+      asked: The comparisons.
+      lengths: The length of each row's sequence, by the dimension's name.
+      evaluated: From a dimension, and the value of each name in it, to its value.
+      names_in: From a dimension to the names in it.
+    """
+
+    def check(data: Any) -> None:
+        for each in asked:
+            names = names_in(each.dimension)
+            if len(names) != 1 or names[0] not in lengths:
+                continue
+            column = lengths[names[0]]
+            sizes = np.maximum(column.of(data), 0)
+            values = evaluated(each.dimension, {names[0]: sizes})
+            for row in np.flatnonzero(each.compare(values, each.number) != each.answer)[:1]:
+                instance = column.space.instances(data)[row]
+                raise DataError(
+                    f"{each.line}, instance {instance}",
+                    f"a sequence along `{names[0]}` that is not empty, as Python compares its length with {each.number}",
+                    f"{sizes[row]} elements",
+                    _INSTEAD,
+                )
+
+    return check
