@@ -67,7 +67,7 @@ def noting_asked_lengths() -> Iterator[list[AskedLength]]:
 
 @functools.cache
 def _watch() -> None:
-    """Lets JAX's lengths note comparisons, where somebody wants to know of them."""
+    """Lets lengths of JAX note comparisons, for as long as a list for these exists."""
     kind = type(export.symbolic_shape("n")[0])
     for name in _QUESTIONS:
         method = f"__{name}__"
