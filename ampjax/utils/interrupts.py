@@ -35,7 +35,8 @@ class _Handler:
         if self.n_users > 1:
             return
         outer = signal.getsignal(signal.SIGINT)
-        if callable(outer):
+        # whoever put another handler in between may have put this one back since: then the one around is still known
+        if callable(outer) and outer is not self:
             self._outer = outer
             signal.signal(signal.SIGINT, self)
 
@@ -46,7 +47,6 @@ class _Handler:
             return
         if signal.getsignal(signal.SIGINT) is self:
             signal.signal(signal.SIGINT, self._outer)
-        self._outer = None
 
     def pass_on(self) -> None:
         """Hands the interrupt over that was kept."""

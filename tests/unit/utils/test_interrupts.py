@@ -63,3 +63,20 @@ def test_handler_that_was_put_meanwhile_stays():
     finally:
         signal.signal(signal.SIGINT, before)
     assert got == [signal.SIGINT, signal.SIGINT]
+
+
+def test_handler_that_comes_back_late_still_passes_interrupts_on():
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with interrupts_handled():
+            ours = signal.getsignal(signal.SIGINT)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # as someone does who put another handler there meanwhile
+        signal.signal(signal.SIGINT, ours)
+        with pytest.raises(KeyboardInterrupt):
+            _interrupt()
+        with pytest.raises(KeyboardInterrupt), uninterrupted():
+            _interrupt()
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        signal.signal(signal.SIGINT, before)
