@@ -23,7 +23,7 @@ _QUESTIONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 _INSTEAD = (
     "Write `jnp.maximum(n, 1)` in place of `max(n, 1)`, and `jnp.where` or `amp.cond` in place of `if`; "
-    "or leave out what is empty."
+    "or leave out such instances."
 )
 
 
@@ -73,6 +73,9 @@ def _watch() -> None:
         method = f"__{name}__"
         compare = getattr(operator, name)
         setattr(kind, method, _noting(getattr(kind, method), compare))
+    # lengths of JAX have no truth value of their own: Python takes each for true
+    unlike_zero = _noting(lambda length, zero: True, operator.ne)
+    setattr(kind, "__bool__", functools.partialmethod(unlike_zero, 0))
 
 
 def _noting(
@@ -85,10 +88,12 @@ def _noting(
     def asked(self: Any, other: Any) -> Any:
         answer = answered(self, other)
         found = _ASKED.get()
-        if found is None or isinstance(other, bool) or not isinstance(other, int):
+        if found is None or isinstance(other, bool):
+            return answer
+        if not isinstance(other, int | np.integer):
             return answer
         if isinstance(answer, bool) and _is_users(sys._getframe(1).f_code.co_filename):
-            found.append(AskedLength(str(self), compare, other, answer, user_line()))
+            found.append(AskedLength(str(self), compare, int(other), answer, user_line()))
         return answer
 
     return asked
@@ -125,9 +130,10 @@ def check_of_lengths(
             values = evaluated(each.dimension, {names[0]: sizes})
             for row in np.flatnonzero(each.compare(values, each.number) != each.answer)[:1]:
                 instance = column.space.instances(data)[row]
+                other = "of another length" if sizes[row] else "that is not empty"
                 raise DataError(
                     f"{each.line}, instance {instance}",
-                    f"a sequence along `{names[0]}` that is not empty, as Python compares its length with {each.number}",
+                    f"a sequence along `{names[0]}` {other}, as Python compares its length with {each.number}",
                     f"{sizes[row]} elements",
                     _INSTEAD,
                 )

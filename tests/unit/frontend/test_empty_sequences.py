@@ -529,11 +529,22 @@ def python_choice(p, s):
     return total(p, s) if s["x"].shape[0] > 0 else 7.0 * p["w"]
 
 
+def python_truth(p, s):
+    return total(p, s) if s["x"].shape[0] else 7.0 * p["w"]
+
+
+def maximum_with_numpys_one(p, s):
+    return total(p, s) / max(s["x"].shape[0], np.int64(1))
+
+
 def numpy_maximum(p, s):
     return total(p, s) / jnp.maximum(s["x"].shape[0], 1)
 
 
-@pytest.mark.parametrize("model", [python_maximum, python_choice])
+@pytest.mark.parametrize(
+    "model",
+    [python_maximum, python_choice, python_truth, maximum_with_numpys_one],
+)
 @pytest.mark.parametrize("messages", [False, True])
 def test_python_is_asked_about_a_length_that_may_be_0(model, messages):
     """JAX answers as if no sequence were empty: so an empty one gives an error, no other number."""
@@ -549,6 +560,15 @@ def test_python_is_asked_about_a_length_that_may_be_0(model, messages):
             amp.compile(model, p, spec).data([*full, empty])
         else:
             batched(p, [*full, empty])
+
+
+def test_python_is_asked_whether_a_length_is_1():
+    batched = amp.vmap(
+        lambda p, s: p["w"] if s["x"].shape[0] == 1 else total(p, s),
+        {"x": "float32[t]"},
+    )
+    with pytest.raises(DataError, match="`t` of another length.*with 1, got 1 elements"):
+        batched({"w": jnp.float32(2.0)}, [{"x": np.ones(1, np.float32)}])
 
 
 def test_maximum_of_a_length_is_that_of_each_example():
