@@ -68,14 +68,14 @@ def noting_asked_lengths() -> Iterator[list[AskedLength]]:
 @functools.cache
 def _watch() -> None:
     """Lets lengths of JAX note comparisons, for as long as a list for these exists."""
-    kind = type(export.symbolic_shape("n")[0])
+    kind: Any = type(export.symbolic_shape("n")[0])
     for name in _QUESTIONS:
         method = f"__{name}__"
         compare = getattr(operator, name)
         setattr(kind, method, _noting(getattr(kind, method), compare))
     # lengths of JAX have no truth value of their own: Python takes each for true
     unlike_zero = _noting(lambda length, zero: True, operator.ne)
-    setattr(kind, "__bool__", functools.partialmethod(unlike_zero, 0))
+    kind.__bool__ = functools.partialmethod(unlike_zero, 0)
 
 
 def _noting(

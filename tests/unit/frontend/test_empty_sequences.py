@@ -567,7 +567,7 @@ def test_python_is_asked_whether_a_length_is_1():
         lambda p, s: p["w"] if s["x"].shape[0] == 1 else total(p, s),
         {"x": "float32[t]"},
     )
-    with pytest.raises(DataError, match="`t` of another length.*with 1, got 1 elements"):
+    with pytest.raises(DataError, match=r"`t` of another length.*with 1, got 1 elements"):
         batched({"w": jnp.float32(2.0)}, [{"x": np.ones(1, np.float32)}])
 
 
