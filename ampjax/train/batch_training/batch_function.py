@@ -30,19 +30,11 @@ class Told(Protocol):
         ...
 
 
-class BatchEpoch(Protocol):
-    """Batches, each of which is packed while the one before is used; a caller that ends an iterator early closes the iterator."""
-
-    def __iter__(self) -> Any:
-        """As `EpochBatches.__iter__`."""
-        ...
-
-
 class PackedExamples(Protocol):
     """A data set in batches of few shapes (`frontend.batches.packed_data.PackedData`)."""
 
-    def epoch(self, groups: Sequence[np.ndarray]) -> BatchEpoch:
-        """As `PackedData.epoch`."""
+    def batch(self, numbers: np.ndarray) -> Batch:
+        """As `PackedData.batch`."""
         ...
 
     def examples(self) -> list[Batch]:

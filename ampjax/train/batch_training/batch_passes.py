@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -156,9 +155,8 @@ class BatchPasses:
         with (
             interrupts_handled(),
             reporter.part(name, len(data_pass.ids), compilations) as advance,
-            contextlib.closing(iter(packed.epoch(groups))) as batches,
         ):
-            for numbers, batch in zip(groups, batches, strict=True):
+            for numbers, batch in zip(groups, packed.epoch(groups), strict=True):
                 outputs = run(batch)
                 self._data.note(purpose, batch)
                 if outputs is not None:
