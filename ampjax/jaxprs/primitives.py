@@ -202,6 +202,19 @@ def inner(eqn: Any) -> Iterator[Any]:
                 yield jaxpr
 
 
+def is_anywhere(jaxpr: Any, holds: Callable[[Any], bool]) -> bool:
+    """Tells whether a condition holds for an equation of a jaxpr, at any depth.
+
+    Args:
+      jaxpr: The open jaxpr.
+      holds: The condition.
+    """
+    for eqn in jaxpr.eqns:
+        if holds(eqn) or any(is_anywhere(each, holds) for each in inner(eqn)):
+            return True
+    return False
+
+
 def called(eqn: Any) -> Any:
     """The jaxpr of an equation that calls one."""
     return eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]

@@ -309,9 +309,8 @@ class RowProgram:
         arrays: list[np.ndarray] = []
         missing: list[tuple[int, tuple[str, ...]]] = []
         for number, slot in enumerate(self._slots):
-            if (
-                not columns.missing
-            ):  # as in training, where contexts would take a twentieth of the time
+            # in training nothing is missing, and contexts would take a twentieth of the time
+            if not columns.missing:
                 arrays.append(slot.make(tables))
                 continue
             with columns.noting_missing() as read:
@@ -496,15 +495,35 @@ def _lengths(body: Body, space: IndexSpace) -> Slot:
     )
 
 
-def _is_computed(tables: RowTables, view: View) -> np.ndarray:
-    """Tells for each row of a value's space whether some level of a loop computes the value there, `[rows of the space]`."""
-    room = view.rows.room
-    assert room is not None
-    origin = view.reads(view.space)(tables.data)
-    lies = tables.lies(*room.place)
-    if not len(lies):
-        return np.zeros(len(origin), bool)
-    return (origin >= 0) & (lies[np.clip(origin, 0, len(lies) - 1)] >= 0)
+def _tells(there: Body, view: View) -> Slot:
+    """Marks the rows with a report of their own, in an array of the batch: of a tree's nodes, branches alone have a branch's report.
+
+    Args:
+      there: All rows of the report's space.
+      view: What is told.
+    """
+    low = there.low
+    space = view.space
+    source = view.rows.room
+    if source is None or (source.frame is low.root and view.origin is None):
+        return there.room.there
+
+    def make(tables: RowTables) -> np.ndarray:
+        rows = tables.rows(low.root, space)
+        origin = view.reads(space)(tables.data)
+        lies = tables.lies(*source.place)
+        found = np.zeros(rows.shape, bool)
+        if len(lies):
+            # a row that no level of a loop computes lies nowhere
+            is_told = (origin >= 0) & (lies[np.clip(origin, 0, len(lies) - 1)] >= 0)
+            found[rows >= 0] = is_told[rows[rows >= 0]]
+        return found
+
+    return low.slot(
+        ("tells", space, source.place, view.origin),
+        low.root,
+        make,
+    )
 
 
 def _report(
@@ -516,8 +535,7 @@ def _report(
     view = report.values[0]
     space = view.space
     there = body.at(low.room(low.root, space))
-    source = view.rows.room
-    is_everywhere = source is None or (source.frame is low.root and view.origin is None)
+    tells = _tells(there, view)
     values, counts = (
         there.rows(
             view,
@@ -533,33 +551,15 @@ def _report(
             space.instances(tables.data),
         )
         return np.where(
-            tells(tables),
+            tells.make(tables),
             own,
             len(tables.rows(low.root, body.space)),
         ).astype(np.int32)
 
-    def tells(tables: RowTables) -> np.ndarray:
-        """Marks the rows with a report of their own: of a tree's nodes, only branches have the reports of the function of branches."""
-        if is_everywhere:
-            return tables.is_there(low.root, space)
-        rows = tables.rows(low.root, space)
-        is_told = _is_computed(tables, view)
-        found = np.zeros(rows.shape, bool)
-        found[rows >= 0] = is_told[rows[rows >= 0]]
-        return found
-
-    key: tuple[Hashable, ...] = (space,)
-    if source is not None and not is_everywhere:
-        key = (space, source.place, view.origin)
     of = low.slot(
-        ("examples", *key),
+        ("examples", space, tells),
         low.root,
         examples,
-    )
-    plain = low.slot(
-        ("tells", *key),
-        low.root,
-        tells,
     )
 
     def sums(run: Run) -> Any:
@@ -576,7 +576,7 @@ def _report(
         return result
 
     def rows(run: Run) -> RaggedRows:
-        is_there = run.get(counts) & run.slots[plain]
+        is_there = run.get(counts) & run.slots[tells]
         n = run.size(body.room)
         lengths = jax.ops.segment_sum(
             is_there.astype(np.int32),

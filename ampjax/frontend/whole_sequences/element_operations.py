@@ -583,6 +583,25 @@ def _scatter(equation: Any) -> Params | None:
     return {**params, "dimension_numbers": shifted}
 
 
+def update_of_axes(
+    source: Any,
+    renumbered: Callable[[Sequence[int]], tuple[int, ...]],
+) -> Any:
+    """The same update of arrays with other axes.
+
+    Args:
+      source: JAX's `scatter`.
+      renumbered: From axes of the array to the axes in their place.
+    """
+    numbers = source.params["dimension_numbers"]
+    own = replace_numbers(
+        numbers,
+        inserted_window_dims=renumbered(numbers.inserted_window_dims),
+        scatter_dims_to_operand_dims=renumbered(numbers.scatter_dims_to_operand_dims),
+    )
+    return source.replace(params={**source.params, "dimension_numbers": own})
+
+
 def replace_numbers(numbers: Any, **changes: Any) -> Any:
     """Replaces some of JAX's dimension numbers, in a named tuple or a data class."""
     return (

@@ -17,7 +17,7 @@ from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.rules.sequence_rules import elements_space
-from ampjax.frontend.whole_sequences.element_operations import replace_numbers
+from ampjax.frontend.whole_sequences.element_operations import update_of_axes
 from ampjax.jaxprs.primitives import bind
 
 
@@ -55,7 +55,7 @@ def scattered(
     else:
         home = body
         kind = given
-        source = _with_row_number(equation.source)
+        source = update_of_axes(equation.source, _behind_first)
     rows = home.rows(xs.element if isinstance(xs, Elements) else xs, kind)
     out = Rows(kind, home.bare())
 
@@ -121,17 +121,6 @@ def _lengths(of: IndexSpace, space: IndexSpace) -> Column:
         return of.lengths(data)[space.parents(data)]
 
     return Column(space, lengths)
-
-
-def _with_row_number(source: Any) -> Any:
-    """The same update of arrays in rows, with the row's number before the others."""
-    numbers = source.params["dimension_numbers"]
-    own = replace_numbers(
-        numbers,
-        inserted_window_dims=_behind_first(numbers.inserted_window_dims),
-        scatter_dims_to_operand_dims=_behind_first(numbers.scatter_dims_to_operand_dims),
-    )
-    return source.replace(params={**source.params, "dimension_numbers": own})
 
 
 def _behind_first(axes: Sequence[int]) -> tuple[int, ...]:

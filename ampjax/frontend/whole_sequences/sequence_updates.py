@@ -16,7 +16,7 @@ from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
-from ampjax.frontend.whole_sequences.element_operations import replace_numbers
+from ampjax.frontend.whole_sequences.element_operations import update_of_axes
 from ampjax.frontend.whole_sequences.sequence_scatters import DROPPING, scattered
 from ampjax.jaxprs.primitives import bind
 
@@ -45,7 +45,8 @@ def updated(
     one = element_type(given)
     if not others and update.shape != one.shape:
         return None
-    inside = _inside_element(source)
+    # the same update of a part of one element, whose axes are one less
+    inside = update_of_axes(source, _without_first)
     operate = UPDATES[source.primitive.name]
 
     def of_one(at: Any, change: Any, x: Any, number: Any) -> Any:
@@ -73,17 +74,6 @@ def updated(
 def _is_flat(value: Value) -> bool:
     """Whether a value is a sequence of arrays."""
     return isinstance(value, Elements) and not isinstance(value.element, Elements)
-
-
-def _inside_element(source: Any) -> Any:
-    """The same update of a part of one element, whose axes are one less."""
-    numbers = source.params["dimension_numbers"]
-    own = replace_numbers(
-        numbers,
-        inserted_window_dims=_without_first(numbers.inserted_window_dims),
-        scatter_dims_to_operand_dims=_without_first(numbers.scatter_dims_to_operand_dims),
-    )
-    return source.replace(params={**source.params, "dimension_numbers": own})
 
 
 def _without_first(axes: Sequence[int]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ampjax.jaxprs.primitives import CUSTOM_CALLS, bind, inner, opened
+from ampjax.jaxprs.primitives import CUSTOM_CALLS, bind, is_anywhere, opened
 from ampjax.lanes.rewriting.replaced_equations import (
     Rule,
     Run,
@@ -34,7 +34,7 @@ def with_joint_tests(
       The jaxpr with such loops replaced; the same object where there is none.
     """
     jaxpr, constants = opened(closed)
-    if not _has_wide_tests(jaxpr):
+    if not is_anywhere(jaxpr, _has_wide_test):
         return closed
     others: dict[str, Rule] = {name: _of_the_users for name in CUSTOM_CALLS}
 
@@ -44,14 +44,9 @@ def with_joint_tests(
     return jax.make_jaxpr(joint)(*types)
 
 
-def _has_wide_tests(jaxpr: Any) -> bool:
-    """Whether a jaxpr has such a loop, at any depth."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "while" and _test_shape(eqn):
-            return True
-        if any(map(_has_wide_tests, inner(eqn))):
-            return True
-    return False
+def _has_wide_test(eqn: Any) -> bool:
+    """Whether an equation is such a loop."""
+    return eqn.primitive.name == "while" and bool(_test_shape(eqn))
 
 
 def _of_the_users(

@@ -18,7 +18,15 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.experimental.xla_metadata import set_xla_metadata
 
-from ampjax.jaxprs.primitives import CUSTOM_CALLS, REMATERIALIZED, bind, evaluate, inner, opened
+from ampjax.jaxprs.primitives import (
+    CUSTOM_CALLS,
+    REMATERIALIZED,
+    bind,
+    evaluate,
+    inner,
+    is_anywhere,
+    opened,
+)
 from ampjax.lanes.rewriting.replaced_equations import (
     Run,
     Values,
@@ -81,7 +89,7 @@ def in_one_kernel(
     given = jax.tree.leaves(args)
     body, values = opened(traced)
     for eqn in body.eqns:
-        if any(map(_has_large, inner(eqn))):
+        if any(is_anywhere(each, _is_large) for each in inner(eqn)):
             return None
     operands = [*values, *given]
     n = len(values)
@@ -105,14 +113,11 @@ def in_one_kernel(
     return jax.tree.unflatten(structure, results[: structure.num_leaves])
 
 
-def _has_large(jaxpr: Any) -> bool:
-    """Tells whether a jaxpr computes a large array, at any depth."""
-    for eqn in jaxpr.eqns:
-        for var in eqn.outvars:
-            width = getattr(var.aval.dtype, "itemsize", 8)
-            if width * math.prod(var.aval.shape) > LARGE:
-                return True
-        if any(map(_has_large, inner(eqn))):
+def _is_large(eqn: Any) -> bool:
+    """Tells whether an equation computes a large array."""
+    for var in eqn.outvars:
+        width = getattr(var.aval.dtype, "itemsize", 8)
+        if width * math.prod(var.aval.shape) > LARGE:
             return True
     return False
 
