@@ -40,7 +40,7 @@ from ampjax.frontend.combinators.sequences import (
 )
 from ampjax.frontend.combinators.structures import Ragged, Stacked, Tree
 from ampjax.frontend.combinators.tree_combinators import fold_tree, scan_tree
-from ampjax.frontend.compile_model import Compiled, compile
+from ampjax.frontend.compile_model import compile
 from ampjax.hosts.hosts import Hosts
 from ampjax.ir.graph import PICTURE
 from ampjax.ir.instances import Subset
@@ -49,7 +49,6 @@ from ampjax.numerics.check import check_numerics
 from ampjax.simulation.simulate import profile, simulate
 from ampjax.testing.verify import verify
 from ampjax.trace.trace import Trace
-from ampjax.trace.update_log import read_update_log
 from ampjax.train.checkpoints.snapshot_settings import Snapshots
 from ampjax.train.replay import replay
 from ampjax.train.settings import Settings
@@ -57,7 +56,6 @@ from ampjax.train.trainer import Trainer
 from ampjax.tuning.tune import tune
 
 __all__ = [
-    "Compiled",
     "Edges",
     "Hosts",
     "Ragged",
@@ -88,7 +86,6 @@ __all__ = [
     "profile",
     "propagate",
     "read",
-    "read_update_log",
     "recurse",
     "replay",
     "scan",
@@ -111,11 +108,12 @@ _MOVED = {
     "Batch": "ampjax.frontend.batches.batch.Batch",
     "Batched": "ampjax.frontend.batched.Batched",
     "ClusterCost": "ampjax.simulation.ClusterCost",
+    "Compiled": "ampjax.frontend.compile_model.Compiled",
     "FlopsCost": "ampjax.simulation.FlopsCost",
     "Graph": "ampjax.graphs.Graph",
     "HostedCost": "ampjax.simulation.HostedCost",
-    "InstanceList": "ampjax.graphs.InstanceList",
-    "Instances": "ampjax.graphs.Instances",
+    "InstanceList": "ampjax.ir.instances.InstanceList",
+    "Instances": "ampjax.ir.instances.Instances",
     "LaneFunction": "ampjax.lanes.lane_function.LaneFunction",
     "LaneReport": "ampjax.lanes.lane_report.LaneReport",
     "LinkTimes": "ampjax.simulation.LinkTimes",
@@ -123,12 +121,12 @@ _MOVED = {
     "ProfileCost": "ampjax.simulation.ProfileCost",
     "RaggedRows": "ampjax.frontend.batches.ragged_results.RaggedRows",
     "Reports": "ampjax.frontend.batches.ragged_results.Reports",
-    "State": "ampjax.graphs.State",
+    "State": "ampjax.ir.state.State",
     "Stragglers": "ampjax.simulation.Stragglers",
     "Topology": "ampjax.graphs.Topology",
     "backward_first": "ampjax.sched.decisions.policy.backward_first",
     "balanced": "ampjax.sched.decisions.policy.balanced",
-    "bcast": "ampjax.graphs.bcast",
+    "bcast": "ampjax.ir.builders.control_builders.bcast",
     "collect": "ampjax.graphs.collect",
     "concat": "ampjax.graphs.concat",
     "discard": "ampjax.graphs.discard",
@@ -144,6 +142,7 @@ _MOVED = {
     "phi": "ampjax.graphs.phi",
     "ppt": "ampjax.graphs.ppt",
     "pump": "ampjax.graphs.pump",
+    "read_update_log": "ampjax.trace.update_log.read_update_log",
     "reduce": "ampjax.graphs.reduce",
     "relabel": "ampjax.graphs.relabel",
     "repeat": "ampjax.graphs.repeat",

@@ -17,7 +17,7 @@ from ampjax.plan.affinity import list_hosted
 from ampjax.simulation.simulate import Simulation, simulate
 from ampjax.trace.trace import Trace
 from ampjax.trace.trace_records import Slice
-from ampjax.viz.gantt import gantts
+from ampjax.viz.gantt import gantt
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 from experiments.common import require_positive
 from experiments.data import sst
@@ -98,7 +98,7 @@ def main(options: Figure1Options) -> dict[str, dict[str, Simulation]]:
             charts[f"{title} — {summary(slices, span)}"] = beginning(slices, span)
         for suffix in ("png", "svg"):
             path = options.out / f"{name}.{suffix}"
-            gantts(charts, path)
+            gantt(charts, path)
             print(f"{path}")
     return found
 

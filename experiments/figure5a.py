@@ -13,7 +13,7 @@ from rich.console import Console
 from ampjax.drivers.cost import FlopsCost
 from ampjax.simulation.simulate import simulate
 from ampjax.utils.text_tables import compact
-from ampjax.viz.curves import curves
+from ampjax.viz.line_chart import curves
 from experiments.common import require_positive
 from experiments.models.mlp import mlp
 from experiments.records import append

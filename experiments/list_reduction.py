@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import optax
 
-import ampjax as amp
+from ampjax.frontend.compile_model import Compiled
 from ampjax.sparse import Table
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
@@ -91,7 +91,7 @@ def tasks(options: ListReductionOptions) -> Callable[[int], Task]:
             "linear2": MEAN_LENGTH * several,
         }
 
-        def model(table: Table | None = None) -> amp.Compiled:
+        def model(table: Table | None = None) -> Compiled:
             several = {"replicas": options.replicas, "copies": options.copies}
             made = list_reduction_rnn(
                 options.hidden,

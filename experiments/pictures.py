@@ -15,7 +15,8 @@ from jax import lax
 
 import ampjax as amp
 from ampjax.simulation import FlopsCost
-from ampjax.viz.gantt import gantt, gantts
+from ampjax.trace.update_log import read_update_log
+from ampjax.viz.gantt import gantt
 from ampjax.viz.graphs.graph_picture import draw
 from ampjax.viz.lane_chart import lanes
 from ampjax.viz.lineage import lineage
@@ -88,7 +89,7 @@ def schedules(path: Path) -> None:
             **paper,
             **way,
         )
-    gantts(traces, path, width=11.0)
+    gantt(traces, path, width=11.0)
 
 
 def graph_after_a_run(
@@ -179,7 +180,7 @@ def updates_of_a_run(path: Path, n: int = 400) -> None:
     with TemporaryDirectory() as folder:
         trainer.fit(data, progress=False, update_log=Path(folder) / "updates")
         lineage(
-            amp.read_update_log(Path(folder) / "updates"),
+            read_update_log(Path(folder) / "updates"),
             "linear1",
             path,
             most=20,

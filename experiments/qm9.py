@@ -12,6 +12,7 @@ import optax
 
 import ampjax as amp
 import ampjax.graphs as ag
+from ampjax.ir.instances import Instances
 from ampjax.train.history import History
 from experiments.by_hand import ggnn_graph
 from experiments.common import Options, Task, require_positive, run
@@ -118,7 +119,7 @@ def scale(split: qm9.Split) -> float:
 
 def _model(
     options: Qm9Options, split: qm9.Split, seed: int
-) -> tuple[ag.Graph, ag.Instances, ag.Instances]:
+) -> tuple[ag.Graph, Instances, Instances]:
     """The graph in its encoding, with its data for training and for validation."""
     if options.encoding == "flatmap":
         sizes = qm9.N_FEATURES, options.hidden, options.steps, qm9.N_KINDS

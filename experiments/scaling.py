@@ -21,7 +21,7 @@ from ampjax.plan.planner import Plan
 from ampjax.simulation.cluster_cost import LinkTimes
 from ampjax.simulation.simulate import simulate
 from ampjax.utils.text_tables import compact
-from ampjax.viz.curves import curves
+from ampjax.viz.line_chart import curves
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import require_positive
 from experiments.machines import NAMES, Model, Name, model, single_sequences

@@ -17,6 +17,7 @@ import numpy as np
 
 import ampjax as amp
 import ampjax.graphs as ag
+from ampjax.frontend.compile_model import Compiled
 from ampjax.ir.graph import Graph
 from ampjax.testing.engine_run import run_engine
 from ampjax.testing.oracles import find_oracle
@@ -96,7 +97,7 @@ def _graph(graph: Graph, instances: Data, seed: int) -> Subject:
 
 
 def _function(
-    model: amp.Compiled,
+    model: Compiled,
     instances: Sequence[Any],
     seed: int,
 ) -> Subject:
@@ -184,17 +185,17 @@ def _perceptron(small: bool, seed: int) -> tuple[Graph, Data]:
 def _list_reduction(
     small: bool,
     seed: int,
-) -> tuple[amp.Compiled, Sequence[Any]]:
+) -> tuple[Compiled, Sequence[Any]]:
     hidden, batch, n = (8, 5, 2) if small else (128, 100, 4)
     plain = list_reduction.Buckets(list_reduction.generate(20 * batch, seed), batch).plain()
     return list_reduction_rnn(hidden, batch, seed=seed), [plain[i] for i in range(n)]
 
 
-def _trees(kind: str) -> Callable[[bool, int], tuple[amp.Compiled, Sequence[Any]]]:
+def _trees(kind: str) -> Callable[[bool, int], tuple[Compiled, Sequence[Any]]]:
     def make(
         small: bool,
         seed: int,
-    ) -> tuple[amp.Compiled, Sequence[Any]]:
+    ) -> tuple[Compiled, Sequence[Any]]:
         trees, _ = sst.synthetic(1 if small else 4, 1, seed)
         if small:
             hidden = 8
@@ -214,7 +215,7 @@ def _trees(kind: str) -> Callable[[bool, int], tuple[amp.Compiled, Sequence[Any]
 def _molecules(
     small: bool,
     seed: int,
-) -> tuple[amp.Compiled, Sequence[Any]]:
+) -> tuple[Compiled, Sequence[Any]]:
     sizes = qm9.N_FEATURES, 12 if small else 100, qm9.N_KINDS
     model = partial(ggnn.ggnn_regression, steps=2 if small else 4)
     params = ggnn.init_regression(jax.random.key(seed), *sizes)
@@ -237,7 +238,7 @@ def _molecules_by_atoms(small: bool, seed: int) -> tuple[Graph, Data]:
 def _deduction(
     small: bool,
     seed: int,
-) -> tuple[amp.Compiled, Sequence[Any]]:
+) -> tuple[Compiled, Sequence[Any]]:
     params = ggnn.init_selection(
         jax.random.key(seed),
         1,
@@ -276,7 +277,7 @@ def _tagger(small: bool, seed: int) -> tuple[Graph, Data]:
 def _permutation(
     small: bool,
     seed: int,
-) -> tuple[amp.Compiled, Sequence[Any]]:
+) -> tuple[Compiled, Sequence[Any]]:
     operations, hidden, n = (3, 8, 2) if small else (8, 128, 32)
     params = permutation_model.init(jax.random.key(seed), operations, hidden)
     compiled = amp.compile(permutation_model.permutation, params, permutation_model.SPEC)
@@ -308,7 +309,7 @@ def _experts(small: bool, seed: int) -> tuple[Graph, Data]:
 def _pondering(
     small: bool,
     seed: int,
-) -> tuple[amp.Compiled, Sequence[Any]]:
+) -> tuple[Compiled, Sequence[Any]]:
     rng = np.random.default_rng(seed)
     hidden = 8 if small else 128
     length = 2 if small else 5
@@ -338,7 +339,7 @@ GRAPHS: Mapping[str, Callable[[bool, int], tuple[Graph, Data]]] = {
     "tagger": _tagger,
     "mixture": _experts,
 }
-FUNCTIONS: Mapping[str, Callable[[bool, int], tuple[amp.Compiled, Sequence[Any]]]] = {
+FUNCTIONS: Mapping[str, Callable[[bool, int], tuple[Compiled, Sequence[Any]]]] = {
     "list-reduction": _list_reduction,
     "tree-lstm-tai": _trees("tai"),
     "tree-lstm-fold": _trees("fold"),

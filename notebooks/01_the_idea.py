@@ -180,7 +180,7 @@ assert np.mean(few_losses) < np.mean([float(rnn(params, example)) for example in
 # * Asynchronous: six batches in flight, and every node updates itself as soon as it has a gradient. Nobody waits for the end of a round.
 
 # %% tags=["picture"]
-from ampjax.viz import gantts
+from ampjax.viz import gantt
 from experiments.data.mnist import Batches, synthetic
 from experiments.models import mlp
 
@@ -205,7 +205,7 @@ for name, way in ways.items():
     )
     print(f"{name}: {runs[name]}")
 assert runs["Synchronous"].seconds > runs["Pipeline"].seconds > runs["Asynchronous"].seconds
-gantts(traces, title="Twelve batches on four workers")
+gantt(traces, title="Twelve batches on four workers")
 
 # %% [markdown]
 # ## Where to go from here

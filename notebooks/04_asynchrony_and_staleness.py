@@ -80,7 +80,7 @@ print(f"{len(train)} batches for training, {len(valid)} for validation")
 # * `async`: `max_active_keys` batches in flight at any time; each node updates itself.
 
 # %% tags=["picture"]
-from ampjax.viz import gantts
+from ampjax.viz import gantt
 
 WAYS = {
     "synchronous, one batch": {"mode": "sync"},
@@ -92,7 +92,7 @@ runs = {
     name: amp.simulate(g, train[:12], trace=traces[name], **PAPER, **way)
     for name, way in WAYS.items()
 }
-gantts(traces, title="Twelve batches on four workers")
+gantt(traces, title="Twelve batches on four workers")
 
 # %% [markdown]
 # Worker 3 has the last, small layer. The asynchronous run is as good as the pipeline in the middle of a round, and has no rounds to end. Traces of longer runs say where the workers' time went:
@@ -202,12 +202,12 @@ for (mode, n), history in histories.items():
     )
 
 # %% tags=["picture"]
-from ampjax.viz import Point, front
+from ampjax.viz import front
 
 series = {}
 for (mode, n), history in histories.items():
     reached = history.first_to(TARGET)
-    point = Point(str(n), BATCH * history[-1].train_per_s, reached.epoch if reached else math.inf)
+    point = str(n), BATCH * history[-1].train_per_s, reached.epoch if reached else math.inf
     series.setdefault(mode, []).append(point)
 front(series, n_train=BATCH * len(train))
 

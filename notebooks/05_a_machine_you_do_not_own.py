@@ -79,7 +79,7 @@ assert answers[4].per_s > 2.5 * answers[1].per_s
 # A Gantt chart of the first few buckets shows why. The boxes have the buckets' numbers; forward is orange, backward blue. Workers whose work takes no time on this device are left out.
 
 # %% tags=["picture"]
-from ampjax.viz import gantts
+from ampjax.viz import gantt
 
 few = amp.Subset(buckets, order[:12])
 traces = {}
@@ -96,7 +96,7 @@ for copies in (1, 4):
     )
     name = f"{copies} cop{'y' if copies == 1 else 'ies'} of linear1"
     traces[name] = [s for s in recorded if s.end_ns > s.start_ns]  # what takes no time is left out
-gantts(traces, title="Twelve buckets, eight in flight, one message at a time")
+gantt(traces, title="Twelve buckets, eight in flight, one message at a time")
 
 # %% [markdown]
 # Where a chart is crowded, look closer: the buttons make it 2, 4 and 8 times as wide, and labels appear where they fit.

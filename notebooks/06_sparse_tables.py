@@ -176,7 +176,14 @@ for option in ("hybrid", "ar", "ps"):
     for batch in train[:3]:
         one.run(batch)
     sent[option] = {v.path: v.measured for v in one.explain().variables}
-dense = sum(px.all_reduce_bytes(leaf.nbytes, len(cpus)) for leaf in jax.tree.leaves(start()))
+
+
+def all_reduce_bytes(w, n):
+    """Bytes of an AllReduce of `w` bytes on `n` machines, for each machine."""
+    return 4 * w * (n - 1) / n
+
+
+dense = sum(all_reduce_bytes(leaf.nbytes, len(cpus)) for leaf in jax.tree.leaves(start()))
 
 figure = new_figure(7, 2.8, layout="constrained")
 axes = figure.subplots()
@@ -230,13 +237,13 @@ w = WORDS * DIM * 4
 for n, style in ((2, "-"), (8, "--")):
     cost.plot(
         alphas,
-        px.server_bytes(w, alphas, n) / 1e6,
+        alphas * all_reduce_bytes(w, n) / 1e6,
         style,
         color="#E69F00",
         label=f"table at servers, {n} machines",
     )
     cost.axhline(
-        px.all_reduce_bytes(w, n) / 1e6,
+        all_reduce_bytes(w, n) / 1e6,
         linestyle=style,
         color="#0072B2",
         label=f"AllReduce, {n} machines",
@@ -244,7 +251,7 @@ for n, style in ((2, "-"), (8, "--")):
 cost.set(
     xlabel="alpha",
     ylabel="bytes of a machine in a step [MB]",
-    ylim=(0, 1.5 * px.all_reduce_bytes(w, 8) / 1e6),
+    ylim=(0, 1.5 * all_reduce_bytes(w, 8) / 1e6),
 )
 cost.legend(loc="upper left", ncols=2, frameon=False, fontsize=7.5)
 for axes in (touched, cost):

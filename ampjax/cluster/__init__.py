@@ -2,12 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from ampjax.cluster.hosts.local_launcher import LocalLauncher
 from ampjax.cluster.hosts.ray_launcher import RayLauncher
 from ampjax.moved_names import finder
 
 __all__ = [
-    "LocalLauncher",
     "RayLauncher",
 ]
 
@@ -18,6 +16,7 @@ _MOVED = {
     "HostOptions": "ampjax.cluster.hosts.spawn_hosts.HostOptions",
     "Hosts": "ampjax.cluster.hosts.spawn_hosts.Hosts",
     "Keys": "ampjax.cluster.wire.zmq_wire.Keys",
+    "LocalLauncher": "ampjax.cluster.hosts.local_launcher.LocalLauncher",
     "Message": "ampjax.cluster.wire.message.Message",
     "Patience": "ampjax.cluster.wire.zmq_channel.Patience",
     "Window": "ampjax.cluster.wire.channel.Window",

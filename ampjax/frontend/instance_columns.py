@@ -335,7 +335,7 @@ class _Pumped:
 
 
 class CompiledInstances:
-    """A data set for a compiled graph (`ampjax.graphs.Instances`).
+    """A data set for a compiled graph (`ampjax.ir.instances.Instances`).
 
     Args:
       plans: What each pump gets.

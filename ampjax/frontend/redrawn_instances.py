@@ -20,7 +20,7 @@ class PlainSource(Protocol):
 
 
 class RedrawnInstances:
-    """A data set for a compiled graph, with new instances in each epoch (`ampjax.graphs.Instances`).
+    """A data set for a compiled graph, with new instances in each epoch (`ampjax.ir.instances.Instances`).
 
     Args:
       source: A data set with `plain()`, the instances of an epoch as the model takes them, and `reshuffle(rng)`, the same data set with those of

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from ampjax.moved_names import finder
-from ampjax.optim.average import averaged, parameter_average
 from ampjax.optim.delayed import RandomDelay, delayed, stage_delays
 from ampjax.optim.remedies.basis_rotation import scale_by_rotated_adam
 from ampjax.optim.remedies.bounded_staleness import bounded_staleness
@@ -22,18 +21,15 @@ from ampjax.optim.row_transforms.rowwise_optimizers import (
     scale_rows,
 )
 from ampjax.optim.row_transforms.stochastic_rounding import stochastic_rounding
-from ampjax.optim.split_rows import split_rows
 
 __all__ = [
     "RandomDelay",
     "anneal_by_staleness",
-    "averaged",
     "bounded_staleness",
     "compensate_delay",
     "compensate_spikes",
     "damp_by_staleness",
     "delayed",
-    "parameter_average",
     "predict_weights",
     "rowwise_adagrad",
     "rowwise_adam",
@@ -42,7 +38,6 @@ __all__ = [
     "scale_by_rotated_adam",
     "scale_by_staleness",
     "scale_rows",
-    "split_rows",
     "stage_delays",
     "stochastic_rounding",
     "trained_params",
@@ -52,8 +47,11 @@ _MOVED = {
     "RowRule": "ampjax.optim.row_rule.RowRule",
     "RowState": "ampjax.optim.row_rule.RowState",
     "Split": "ampjax.optim.split_transform.Split",
+    "averaged": "ampjax.optim.average.averaged",
     "combine": "ampjax.optim.node_update.combine",
     "make_update": "ampjax.optim.node_update.make_update",
+    "parameter_average": "ampjax.optim.average.parameter_average",
+    "split_rows": "ampjax.optim.split_by_rows.split_rows",
     "trainable": "ampjax.optim.node_update.trainable",
 }
 """Names that were public up to version 0.2, and the new names of what they stand for."""

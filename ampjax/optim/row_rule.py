@@ -1,6 +1,6 @@
 """The part of an optimizer that works on the rows of one table: pure functions of any selection of rows.
 
-`optim.split_rows` makes rules from an optax transform. Nothing in here knows which optimizer it was, or where rows are kept.
+`split_by_rows.split_rows` makes rules from an optax transform. Nothing in here knows which optimizer it was, or where rows are kept.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from ampjax.optim.node_update import gradient_of
-from ampjax.optim.split_rows import ALONE, split_alone
+from ampjax.optim.split_by_rows import ALONE, split_alone
 from ampjax.optim.split_transform import Split
 from ampjax.optim.staleness_state import uses_staleness
 

@@ -2,14 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from ampjax.cluster.hosts.resources import Machine, RemoteDevice, Resources
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.devices.loss_collectives import Weighted, all_gather, mean
 from ampjax.moved_names import finder
 from ampjax.parallel.bag import Bag
 from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTimes
-from ampjax.parallel.config.partitioner import partitioner
 from ampjax.parallel.get_runner import get_runner
-from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
 from ampjax.parallel.shard import Parts, shard
 from ampjax.sparse.vocabulary.growing_vocabulary import Vocabulary
 
@@ -19,17 +17,13 @@ __all__ = [
     "Machine",
     "ParallaxConfig",
     "Parts",
-    "RemoteDevice",
     "Resources",
     "SampleTimes",
     "Vocabulary",
     "Weighted",
     "all_gather",
-    "all_reduce_bytes",
     "get_runner",
     "mean",
-    "partitioner",
-    "server_bytes",
     "shard",
 ]
 
@@ -40,15 +34,19 @@ _MOVED = {
     "Partitioner": "ampjax.parallel.config.partitioner.Partitioner",
     "ProcessState": "ampjax.parallel.workers.process_group.ProcessState",
     "Recovery": "ampjax.parallel.workers.recovery.Recovery",
+    "RemoteDevice": "ampjax.cluster.hosts.resources.RemoteDevice",
     "RowGrads": "ampjax.parallel.homes.row_homes.RowGrads",
     "Runner": "ampjax.parallel.runner.Runner",
     "TableSharing": "ampjax.sparse.TableSharing",
     "VocabularyChanges": "ampjax.sparse.vocabulary.growing_vocabulary.VocabularyChanges",
     "VocabularyCounts": "ampjax.sparse.vocabulary.growing_vocabulary.VocabularyCounts",
+    "all_reduce_bytes": "ampjax.parallel.planning.transfer_costs.all_reduce_bytes",
     "all_reduce_sum": "ampjax.devices.allreduce.all_reduce_sum",
     "average": "ampjax.devices.allreduce.average",
-    "get_partitioner": "ampjax.parallel.partitioner",
+    "get_partitioner": "ampjax.parallel.config.partitioner.Partitioner",
     "parallel_run": "ampjax.parallel.get_runner",
+    "partitioner": "ampjax.parallel.config.partitioner.Partitioner",
+    "server_bytes": "ampjax.parallel.planning.transfer_costs.server_bytes",
 }
 """Names that were public up to version 0.2, and the new names of what they stand for."""
 

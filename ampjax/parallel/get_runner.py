@@ -14,7 +14,7 @@ from ampjax.cluster.hosts.resources import Resources, find_resources
 from ampjax.errors import SettingsError
 from ampjax.numerics.check import warn_of_wrong_numbers
 from ampjax.parallel.config.config import ParallaxConfig
-from ampjax.parallel.config.partitioner import Partitioner
+from ampjax.parallel.config.partitioner import Partitioner, as_partitioners
 from ampjax.parallel.homes.wire import MachineWire
 from ampjax.parallel.planning.build_runner import RunnerSetup
 from ampjax.parallel.runner import Runner
@@ -31,7 +31,7 @@ def get_runner(
     tx: optax.GradientTransformation,
     resource_info: str | Path | Mapping[str, Any] | Resources | None = None,
     config: ParallaxConfig | None = None,
-    partitioners: Sequence[Partitioner] = (),
+    partitioners: Sequence[str | Partitioner] = (),
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Runner:
@@ -52,7 +52,8 @@ def get_runner(
       resource_info: A resource file, a mapping with its content, `Resources`, or None for all local devices as one machine. For machines with
         addresses, a server process is started for each server and a worker process for each replica, at the first batch.
       config: The settings.
-      partitioners: Which sparse variables share a number of partitions.
+      partitioners: Which sparse variables share a number of partitions: a pattern for each group, `embedding` or `encoder/*,decoder/*`; or a
+        `Partitioner`, with bounds of the number.
       clock: Gives seconds; for the partition search.
 
     Returns:
@@ -94,15 +95,7 @@ def get_runner(
             type(config).__name__,
             'Write `ParallaxConfig(run_option="ps")`.',
         )
-    if not isinstance(partitioners, Sequence) or not all(
-        isinstance(each, Partitioner) for each in partitioners
-    ):
-        raise SettingsError(
-            "partitioners",
-            "a list of partitioners",
-            f"{partitioners!r}",
-            'Write `[partitioner("embedding")]`.',
-        )
+    groups = as_partitioners(partitioners)
     if jax.process_count() > 1:
         raise SettingsError(
             "get_runner",
@@ -138,4 +131,4 @@ def get_runner(
         processes,
         group,
     )
-    return Runner(setup, params, partitioners, clock)
+    return Runner(setup, params, groups, clock)

@@ -234,7 +234,7 @@ class Runner:
         """Distributes the rows of all tables over another number of partitions; training is not affected.
 
         Args:
-          partitions: P; a group of tables gets the nearest number that it may have (see `partitioner`).
+          partitions: P; a group of tables gets the nearest number that it may have (see `Partitioner`).
 
         Raises:
           SettingsError: If P is below 1, or before the first batch.

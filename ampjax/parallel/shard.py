@@ -119,7 +119,7 @@ def shard(
       skip: The number of steps to leave out, for a program that continues after a crash: `runner.steps`, or its remainder after whole
         epochs (`divmod(runner.steps, len(shard(data)))`). Arrays are a single step, so nothing can be skipped. The skipped elements of an
         iterable are read and dropped.
-      shared: Of arrays, patterns (see `partitioner`) of those that all replicas get whole; the runner is told in `ParallaxConfig(shared=...)`.
+      shared: Of arrays, patterns (see `Partitioner`) of those that all replicas get whole; the runner is told in `ParallaxConfig(shared=...)`.
 
     Returns:
       `Parts` for arrays, else something to iterate that gives `Parts`; with `index`, that replica's part in the data's own kind.

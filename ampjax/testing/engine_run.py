@@ -15,7 +15,7 @@ from ampjax.ir.graph import Graph
 from ampjax.numerics.differences import Difference, compare, widen_leaf
 from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.testing.message_states import StateDict
-from ampjax.testing.reference import Reference
+from ampjax.testing.reference_result import Reference
 from ampjax.train.predictions import Predictions
 from ampjax.train.preparation import showing_compilations
 from ampjax.train.settings import Settings

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ampjax.ir.graph import Graph
 from ampjax.numerics.differences import Difference, difference_table
 from ampjax.testing.engine_run import has_sinks
-from ampjax.testing.reference import Reference
+from ampjax.testing.reference_result import Reference
 from ampjax.train.settings import Settings
 
 

@@ -362,7 +362,7 @@ class Trainer:
           trace: Gets a record of each worker's time in training (not in validation). In batch mode there is nothing to tell, nor for `record` and `update_log`.
           record: A file for the scheduler's decisions, about 40 bytes a dispatch, from which `amp.replay` repeats this run bit for bit.
           update_log: A file that gets, as JSON Lines, for each update of each node the instances whose gradients it contains and the
-            parameter version that each one's forward pass saw (`amp.read_update_log` reads it).
+            parameter version that each one's forward pass saw (`ampjax.trace.update_log.read_update_log` reads it).
           resume: Whether to continue from the newest complete snapshot, if there is one; `epochs` includes the epochs before it. Pass the
             data that the run began with. In synchronous, pipeline and batch mode and in virtual time (`cost`), the result has the same bits as a
             run with these snapshots that was not killed. In real time an asynchronous run continues with another legal schedule, and its

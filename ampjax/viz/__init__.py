@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING
 
 from ampjax.moved_names import finder
 from ampjax.viz.convergence import convergence
-from ampjax.viz.curves import curves
 from ampjax.viz.figure import new_figure
-from ampjax.viz.front import Point, front
-from ampjax.viz.gantt import gantt, gantts
+from ampjax.viz.front import front
+from ampjax.viz.gantt import gantt
 from ampjax.viz.graphs.graph_picture import draw
 from ampjax.viz.lane_chart import lanes
 from ampjax.viz.lineage import lineage
@@ -20,13 +19,10 @@ from ampjax.viz.worker_usage import time_spent
 from ampjax.viz.zoom import zoomable
 
 __all__ = [
-    "Point",
     "convergence",
-    "curves",
     "draw",
     "front",
     "gantt",
-    "gantts",
     "lanes",
     "lineage",
     "new_figure",
@@ -40,6 +36,9 @@ __all__ = [
 ]
 
 _MOVED = {
+    "Point": "ampjax.viz.front.Point",
+    "curves": "ampjax.viz.line_chart.curves",
+    "gantts": "ampjax.viz.gantt",
     "to_svg": "ampjax.viz.graphs.graph_picture.to_svg",
 }
 """Names that were public up to version 0.2, and the new names of what they stand for."""

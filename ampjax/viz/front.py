@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,8 +22,7 @@ _MARKERS = "osD^vPX"
 _N_LINES = 6
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """A run as a point of `front`.
 
     Args:
@@ -38,7 +37,7 @@ class Point:
 
 
 def front(
-    series: Mapping[str, Sequence[Point]],
+    series: Mapping[str, Sequence[Point | tuple[str, float, float]]],
     n_train: int,
     path: str | Path | None = None,
     *,
@@ -49,7 +48,8 @@ def front(
     Points on one dashed line take the same time to the target. A setting that did not reach the target is a hollow point at the upper edge.
 
     Args:
-      series: By name, the points of a series, in the order in which they are joined.
+      series: By name, the points of a series, in the order in which they are joined. A point is `(label, per_s, epochs)`: the text beside it,
+        training examples per second, and epochs to the target, infinite if it was not reached.
       n_train: Training examples in an epoch.
       path: A file to write the picture to: .png, .svg or .pdf.
       joined: Whether a line joins the points of a series.
@@ -60,10 +60,11 @@ def front(
     Raises:
       SettingsError: If there is no point, a rate is not a number above 0, or the file name ends in anything else.
     """
+    lines = {}
     points = []
-    for line in series.values():
-        for point in line:
-            points.append(point)
+    for name, line in series.items():
+        lines[name] = [Point(*point) for point in line]
+        points += lines[name]
     if not points or any(not 0 < point.per_s < math.inf for point in points):
         raise SettingsError(
             "front", "points with rates above 0", f"{points}", "Leave out runs without a rate."
@@ -75,7 +76,7 @@ def front(
         default=10.0,
     )
     for (label, line), colour, marker in zip(
-        series.items(), cycle(SERIES), cycle(_MARKERS), strict=False
+        lines.items(), cycle(SERIES), cycle(_MARKERS), strict=False
     ):
         _draw(
             axes,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
@@ -35,7 +36,7 @@ _TEXT_SIZES = (8.0, 6.5)
 
 
 def gantt(
-    events: Iterable[Slice],
+    events: Iterable[Slice] | Mapping[str, Iterable[Slice]],
     path: str | Path | None = None,
     *,
     title: str | None = None,
@@ -45,48 +46,25 @@ def gantt(
     """Draws a row per worker and a box per slice: forward orange, backward blue, update yellow.
 
     Slices of one worker that overlap in time are drawn below each other in its row. The workers of a host stand together, beside its name.
+    Several runs are drawn below each other on one time axis, each from its own start: the shortest chart is the fastest run.
 
     Args:
-      events: The slices, for example a `Trace`, which also knows the hosts.
+      events: The slices, for example a `Trace`, which also knows the hosts; for several runs a dictionary, by name the slices of a run.
       path: A file to write the picture to: .png, .svg or .pdf.
-      title: Above the chart.
+      title: Above the chart, or above all charts.
       labels: Whether instances are written into the boxes where they fit; `3+12` is instance 3 and 12 others.
       width: Of the picture, in inches; a wider one has room for more labels.
 
     Returns:
-      The figure; its x axis starts at the first slice.
+      The figure, with axes for each run; its x axis starts at the first slice.
 
     Raises:
       SettingsError: If the file name ends in anything else, there are no slices, or the width is below 3.
     """
-    figure = _chart({"": events}, title, labels, width)
-    save(figure, path)
-    return figure
-
-
-def gantts(
-    runs: Mapping[str, Iterable[Slice]],
-    path: str | Path | None = None,
-    *,
-    title: str | None = None,
-    labels: bool = True,
-    width: float = 12.0,
-) -> Figure:
-    """Draws several runs below each other on one time axis, each from its own start: the shortest chart is the fastest run.
-
-    Args:
-      runs: By name, the slices of a run.
-      path: As for `gantt`, like all else.
-      title: Above all charts.
-      labels: Whether instances are written into the boxes.
-      width: Of the picture, in inches.
-
-    Returns:
-      The figure, with axes for each run.
-
-    Raises:
-      SettingsError: As `gantt`, or if there is no run.
-    """
+    if isinstance(events, Mapping):
+        runs = cast("Mapping[str, Iterable[Slice]]", events)
+    else:
+        runs = {"": events}
     figure = _chart(runs, title, labels, width)
     save(figure, path)
     return figure

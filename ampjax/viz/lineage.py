@@ -33,7 +33,7 @@ def lineage(
     in which they saw the node's parameters; the lines of one update end at the same version.
 
     Args:
-      updates: The updates that `amp.read_update_log` gives.
+      updates: The updates that `ampjax.trace.update_log.read_update_log` gives.
       node: The node; by default the first of those with the stalest gradients.
       path: A file to write the picture to: .png, .svg or .pdf.
       first: The first version that is drawn; by default `most` fit the end of the log.

@@ -19,7 +19,7 @@ from ampjax.errors import SettingsError
 from ampjax.ir.instances import Instances
 from ampjax.train.settings import Settings
 from ampjax.utils.text_tables import compact
-from ampjax.viz.curves import curves
+from ampjax.viz.line_chart import curves
 from experiments.bench.children import in_a_process
 from experiments.bench.workload import SPREAD
 from experiments.by_hand.tree_lstm_graph import tree_lstm

@@ -16,7 +16,8 @@ import optax
 from rich.console import Console
 
 from ampjax.errors import SettingsError
-from ampjax.sparse import ServerProcesses, Table, TableSharing
+from ampjax.sparse import Table, TableSharing
+from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.utils.text_tables import compact
 from experiments.common import cache_compilations
 from experiments.records import append

@@ -18,7 +18,8 @@ from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
-from ampjax.nn import ChosenEmbed, TableEmbed
+from ampjax.nn import TableEmbed
+from ampjax.nn.layers import ChosenEmbed
 from ampjax.sparse import Table
 from experiments.data.wikiner import N_TAGS, OUTSIDE
 from experiments.models.layers.host_rows import check_table

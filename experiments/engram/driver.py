@@ -15,7 +15,8 @@ import numpy as np
 from rich.console import Console
 
 from ampjax.errors import SettingsError
-from ampjax.nn import NgramTable, ngram_hashes
+from ampjax.nn import NgramTable
+from ampjax.nn.ngram_hash import ngram_hashes
 from experiments.bench.children import in_a_process
 from experiments.common import require_positive, require_seeds
 from experiments.engram import letters as texts

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 import ampjax as amp
 from ampjax.errors import SettingsError
+from ampjax.frontend.compile_model import Compiled
 from ampjax.nn import Embed, Linear
 from ampjax.sparse import Table
 from experiments.data.list_reduction import N_CLASSES, N_TOKENS
@@ -26,7 +27,7 @@ def list_reduction_rnn(
     *,
     table: Table | None = None,
     seed: int = 0,
-) -> amp.Compiled:
+) -> Compiled:
     """Compiles the model `list_reduction`.
 
     Args:

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from ampjax.cluster.hosts.resources import Machine, Resources
-from ampjax.optim.split_rows import split_rows
+from ampjax.optim.split_by_rows import split_rows
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.homes.row_copies import RowsOnEveryMachine
 from ampjax.parallel.homes.row_homes import RowsAtServers

@@ -13,6 +13,7 @@ import jax
 import optax
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import RemoteDevice
 from ampjax.devices.allreduce import issue_collective
 from ampjax.devices.per_replica import AXIS, replica_entry, replicate, spread
 from ampjax.errors import SettingsError
@@ -163,7 +164,7 @@ def processes(n_machines: int, replicas: int) -> px.Resources:
     names = [f"machine-{m}" for m in range(n_machines)]
     devices = []
     for name in names:
-        devices.append(tuple(px.RemoteDevice(name, number) for number in range(replicas)))
+        devices.append(tuple(RemoteDevice(name, number) for number in range(replicas)))
     each = zip(names, devices, strict=True)
     return px.Resources(tuple(px.Machine(name, own, address="localhost") for name, own in each))
 

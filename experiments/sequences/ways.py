@@ -13,6 +13,7 @@ import optax
 
 import ampjax as amp
 import ampjax.parallel as px
+from ampjax.nn.layers import ChosenEmbed
 from experiments.intervals import intervals, rows_per_instance, set_options
 from experiments.parallax.programs import machines
 from experiments.sequences.subjects import Subject
@@ -66,7 +67,7 @@ def train_graph(
     recipe: Recipe,
     settings: Mapping[str, Any],
     report: Report,
-    layers: Mapping[str, amp.nn.ChosenEmbed] = MappingProxyType({}),
+    layers: Mapping[str, ChosenEmbed] = MappingProxyType({}),
 ) -> None:
     """Trains the function, compiled; in asynchronous mode every node updates when it has the gradient rows that a batch brings on average.
 
@@ -108,7 +109,7 @@ def train_graph(
 def embeddings(
     subject: Subject,
     recipe: Recipe,
-) -> dict[str, amp.nn.ChosenEmbed]:
+) -> dict[str, ChosenEmbed]:
     """Where the rows of each embedding lie: by the rule of `get_runner`, for the ids of an update. Untouched rows follow the optimizer, as there.
 
     Args:

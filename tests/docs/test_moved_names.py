@@ -16,10 +16,24 @@ from ampjax.errors import GraphError
 ROOT = Path(__file__).parents[2]
 PACKAGES = [
     "ampjax",
-    *(f"ampjax.{name}" for name in ["cluster", "optim", "parallel", "simulation", "tuning", "viz"]),
+    *(
+        f"ampjax.{name}"
+        for name in [
+            "cluster",
+            "graphs",
+            "nn",
+            "optim",
+            "parallel",
+            "simulation",
+            "sparse",
+            "testing",
+            "tuning",
+            "viz",
+        ]
+    ),
 ]
 MOVED = {name: importlib.import_module(name)._MOVED for name in PACKAGES}
-SHORT = {"amp": "ampjax", "px": "ampjax.parallel"}
+SHORT = {"amp": "ampjax", "ag": "ampjax.graphs", "px": "ampjax.parallel"}
 PROGRAMS = ["ampjax", "experiments", "notebooks", "tests", "docs", ".ci"]
 OTHER_VERSIONS = {"CHANGELOG.md", "docs/moved_names.md", "tests/docs/test_moved_names.py"}
 """Where old names may be."""
@@ -138,9 +152,10 @@ def test_no_program_uses_an_old_name():
 
 def test_no_page_uses_an_old_name():
     used = {}
-    short = "|".join(MOVED["ampjax"])
-    parallel = "|".join(MOVED["ampjax.parallel"])
-    old = re.compile(rf"(?<![\w.])(?:amp\.(?:{short})|px\.(?:{parallel}))\b")
+    ways = []
+    for alias, package in SHORT.items():
+        ways.append(rf"{alias}\.(?:{'|'.join(MOVED[package])})")
+    old = re.compile(rf"(?<![\w.])(?:{'|'.join(ways)})\b")
     pages = [*texts("docs", suffix=".md"), *texts("ampjax", "notebooks", suffix=".py")]
     for name in ("README.md", "ARCHITECTURE.md"):
         pages.append((name, (ROOT / name).read_text(encoding="utf-8")))

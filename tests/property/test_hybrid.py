@@ -15,7 +15,7 @@ from support.effort import examples
 
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, RemoteDevice, Resources
-from ampjax.optim import parameter_average
+from ampjax.optim.average import parameter_average
 from ampjax.testing.oracles import ORACLES
 
 pytestmark = pytest.mark.users

@@ -14,6 +14,7 @@ from support.laws import Engine, Schedule, assert_empty, assert_gradients, sched
 
 import ampjax.graphs as ag
 from ampjax.errors import MessageError
+from ampjax.ir.state import State
 from ampjax.testing import init_params, reference
 
 few = st.integers(1, 4)
@@ -59,7 +60,7 @@ def test_gradients_find_back_though_states_are_equal(by, mod, states, schedule):
     engine = Engine(graph, init_params(graph), schedule).run(data)
     assert_gradients(engine, reference(graph, init_params(graph), data, oracle="eager"))
     assert_empty(engine)
-    after = change(ag.State.of(t=t, u=u))
+    after = change(State.of(t=t, u=u))
     at = [d.states for d in engine.dispatches if d.stage.name == "scale"]
     columns = [graph.layout.column(name) for name in ("t", "v", "u")]
     want = np.stack([after.t, after.v, 0 * t], axis=1).tolist()

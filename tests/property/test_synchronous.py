@@ -13,7 +13,8 @@ from support.laws import GRAPHS, Engine, random_one, replayed, schedules, start
 
 from ampjax.ir.instances import Instances
 from ampjax.ir.state import INSTANCE
-from ampjax.testing import compare, difference_table, reference
+from ampjax.numerics.differences import compare, difference_table
+from ampjax.testing import reference
 
 pytestmark = pytest.mark.users
 

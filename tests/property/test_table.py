@@ -11,7 +11,8 @@ from support.effort import examples
 from support.optimizers import ROW_WISE, STILL, Dense, worst
 
 from ampjax.errors import TableError
-from ampjax.sparse import ServerProcesses, Table
+from ampjax.sparse import Table
+from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table import table_files
 
 N_ROWS = 17

@@ -32,6 +32,7 @@ from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.engine.executor import Executor
 from ampjax.engine.loss_metrics import loss_sum
 from ampjax.ir.instances import InstanceList
+from ampjax.numerics.differences import compare, difference_table
 from ampjax.plan.affinity import assign, list_hosted
 from ampjax.plan.passes import Pass
 from ampjax.plan.planner import make_plan
@@ -41,7 +42,7 @@ from ampjax.sched.decisions.parameter_changes import updates_in
 from ampjax.sched.diagnose.deadlock import waiting
 from ampjax.sched.diagnose.invariants import check
 from ampjax.sched.scheduler import Scheduler
-from ampjax.testing import compare, difference_table, reference
+from ampjax.testing import reference
 from ampjax.trace.journal import FAILED, Journal
 from ampjax.trace.recording import Recorder, Recording
 from ampjax.train.assemble import optimizers, scheduler_settings

@@ -6,6 +6,7 @@ import numpy as np
 
 import ampjax as amp
 import ampjax.graphs as ag
+from ampjax.ir.instances import InstanceList
 from experiments.by_hand.act_graph import act_rnn
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
 from experiments.by_hand.mixture_graph import mixture_of_experts
@@ -133,7 +134,7 @@ def pondered():
             length=np.full(length, length),
         )
         data.append({"x": x, "s0": start, "label": np.int32(0)})
-    return act_rnn(sizes), ag.InstanceList(data)
+    return act_rnn(sizes), InstanceList(data)
 
 
 def experts():
@@ -146,7 +147,7 @@ def experts():
         }
         label = ag.messages(np.zeros(n, np.int32), **own)
         data.append({"x": ag.messages(np.zeros((n, 6), np.float32), **own), "label": label})
-    return mixture_of_experts(Experts(6, 3, 3, 4, top=2)), ag.InstanceList(data)
+    return mixture_of_experts(Experts(6, 3, 3, 4, top=2)), InstanceList(data)
 
 
 MODELS = {

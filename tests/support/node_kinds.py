@@ -6,6 +6,7 @@ import numpy as np
 
 import ampjax as amp
 import ampjax.graphs as ag
+from ampjax.ir.builders.control_builders import bcast
 from ampjax.ir.wires import WireType
 
 D = 4
@@ -105,7 +106,7 @@ KINDS = {
         (of(ROW, fields=("u",)),),
     ),
     "Bcast": (
-        lambda x, r, m: ag.bcast(x, 2),
+        lambda x, r, m: bcast(x, 2),
         (ROW, ROW),
     ),
     "Flatmap": (

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.optim import parameter_average, rowwise_adagrad, rowwise_adam, rowwise_rmsprop
+from ampjax.optim import rowwise_adagrad, rowwise_adam, rowwise_rmsprop
+from ampjax.optim.average import parameter_average
 
 ROW_WISE = {
     "sgd": optax.sgd(0.1),

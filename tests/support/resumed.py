@@ -10,6 +10,7 @@ from support.transforms import adam
 
 import ampjax as amp
 import ampjax.graphs as ag
+from ampjax.ir.instances import InstanceList
 
 TOLD = (
     "train",
@@ -61,7 +62,7 @@ class Drawn:
         rng = np.random.default_rng(0)
         x = scale * rng.normal(size=(n, 4))
         label = rng.integers(0, 3, n)
-        self.list = ag.InstanceList(
+        self.list = InstanceList(
             [{"x": np.float32(a), "label": np.int32(b)} for a, b in zip(x, label, strict=True)]
         )
 

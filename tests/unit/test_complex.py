@@ -11,8 +11,8 @@ import ampjax.graphs as ag
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import SettingsError, TableError
+from ampjax.numerics.differences import compare
 from ampjax.sparse import Table
-from ampjax.testing import compare
 from ampjax.testing.engine_run import outputs_apart
 from ampjax.train.predictions import Predictions
 

@@ -19,6 +19,7 @@ from ampjax.errors import (
     ReplayError,
     SettingsError,
 )
+from ampjax.ir.instances import InstanceList
 from ampjax.sched.decisions.policy import POLICIES
 
 ROWS = 'Make a list of them: of columns, for example, `[{"x": x, "y": y} for x, y in zip(xs, ys)]`.'
@@ -86,7 +87,7 @@ def open_graph():
         trainer(graph)
 
 
-class Columns(ag.InstanceList):
+class Columns(InstanceList):
     """A data set of the user's own whose columns do not fit."""
 
     def __init__(self, messages):

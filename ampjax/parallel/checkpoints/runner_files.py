@@ -25,7 +25,7 @@ from ampjax.devices import random_keys
 from ampjax.errors import DataError, SettingsError, TableError
 from ampjax.optim.optimizer_identity import require_same_operations, require_same_parts
 from ampjax.optim.row_rule import RowRule, RowState
-from ampjax.optim.split_rows import split_rows
+from ampjax.optim.split_by_rows import split_rows
 from ampjax.parallel.checkpoints.checkpoint_chain import base_facts, chain_of
 from ampjax.parallel.config.leaf_paths import by_path, names, readable
 from ampjax.parallel.planning.saved_tables import SavedTables

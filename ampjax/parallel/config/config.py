@@ -102,20 +102,20 @@ class ParallaxConfig:
         checkpoint with as many machines takes the number that was found before.
       sample: How a number of partitions is timed.
       partitions: The number of partitions of sparse variables that no partitioner names; without a search, of all sparse variables.
-        By default one for each machine. A group of tables gets the nearest number that it may have (see `partitioner`).
+        By default one for each machine. A group of tables gets the nearest number that it may have (see `Partitioner`).
       alpha_threshold: A sparse variable is kept dense if a worker touches this share of its rows in a step, or more. A touched row at a
         server costs about two and a half times as much as a row of a dense update, so at 0.4 both take as long (two CPU replicas, a
         table of 100,000 × 64: at 0.3 a table is faster by a half, at 0.5 the dense update by nearly as much). A variable that would not
         fit into the device's memory with its gradient is a table in any case. With a number above 1 every sparse variable is one.
-      shared: Patterns (see `partitioner`) of leaves of the batch that all replicas need whole, such as negatives, a queue or weights of classes.
+      shared: Patterns (see `Partitioner`) of leaves of the batch that all replicas need whole, such as negatives, a queue or weights of classes.
         They have no axis of examples and are not cut; the loss is that of one device. In `Parts` each part has the same.
-      keep_dense: Patterns (see `partitioner`) of variables that are kept dense even if they could be sparse, for optimizers that are not
+      keep_dense: Patterns (see `Partitioner`) of variables that are kept dense even if they could be sparse, for optimizers that are not
         row-wise.
       table_mode: `faithful`: rows that a step does not touch still follow the optimizer (momentum, Adam), so training equals
         the dense program; a step costs an update of all rows, which are made in turn. `lazy`: they stay as they are, and cost nothing.
       wire_dtype: The dtype in which rows and their gradients travel: `float32` or `bfloat16`.
       row_dtype: How tables keep float32 rows in eight bits, with a scale for each row: `int8`, `float8_e4m3fn` or `float8_e5m2`, for all tables or
-        by pattern (see `partitioner`; the first one that fits counts). Rows are read and updated as float32, and rounded at random, so that small
+        by pattern (see `Partitioner`; the first one that fits counts). Rows are read and updated as float32, and rounded at random, so that small
         updates count in the mean. `runner.params` and `runner.export` give float32. With optimizers that move rows without a gradient
         `table_mode="lazy"` is needed. None: rows stay as they are.
       folder: The folder for tables as memory-mapped files; None keeps them in memory.

@@ -15,10 +15,10 @@ from ampjax.utils.setting_checks import at_least
 
 @dataclass(frozen=True)
 class Partitioner:
-    """Leaves that have the same number of partitions.
+    """Leaves that are partitioned together, with the same number of partitions: the paper's `partitioner()` scope, by path.
 
     Args:
-      pattern: Names in a leaf's path, see `leaf_paths.matches`; several patterns may stand beside each other, separated by commas.
+      pattern: Names in a leaf's path: `embedding` names `encoder/embedding/kernel`. `*` stands for any part of a name, a comma for or.
       min_partitions: Partitions at least; the search stays at or above it.
       max_partitions: Partitions at most; by default as many as the smallest of the variables has rows.
 
@@ -54,23 +54,24 @@ class Partitioner:
         return any(matches(part.strip(), path) for part in self.pattern.split(","))
 
 
-def partitioner(
-    pattern: str = "*", min_partitions: int = 1, max_partitions: int | None = None
-) -> Partitioner:
-    """Names the leaves that are partitioned together: the paper's `partitioner()` scope, by path.
-
-    Args:
-      pattern: Names in a leaf's path: `embedding` names `encoder/embedding/kernel`. `*` stands for any part of a name, a comma for or.
-      min_partitions: Partitions at least.
-      max_partitions: Partitions at most.
-
-    Returns:
-      What `get_runner(..., partitioners=[...])` takes.
+def as_partitioners(partitioners: Sequence[str | Partitioner]) -> list[Partitioner]:
+    """Partitioners of a user's list, in which a pattern stands for a partitioner without bounds.
 
     Raises:
-      SettingsError: If the pattern is empty, or a number is no integer or out of order.
+      SettingsError: If it is no list of these.
     """
-    return Partitioner(pattern, min_partitions, max_partitions)
+    is_list = isinstance(partitioners, Sequence) and not isinstance(partitioners, str)
+    if not is_list or not all(isinstance(each, str | Partitioner) for each in partitioners):
+        raise SettingsError(
+            "partitioners",
+            "a list of patterns or partitioners",
+            f"{partitioners!r}",
+            'Write `["embedding"]`.',
+        )
+    result = []
+    for each in partitioners:
+        result.append(Partitioner(each) if isinstance(each, str) else each)
+    return result
 
 
 @dataclass(frozen=True)

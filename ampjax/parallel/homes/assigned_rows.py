@@ -14,7 +14,7 @@ import optax
 
 from ampjax.errors import DataError, SettingsError
 from ampjax.optim.row_rule import RowRule
-from ampjax.optim.split_rows import split_rows
+from ampjax.optim.split_by_rows import split_rows
 from ampjax.parallel.config.leaf_paths import names
 from ampjax.sparse.rows.new_rows import first_states
 

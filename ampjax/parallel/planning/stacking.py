@@ -12,7 +12,7 @@ import optax
 
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.errors import TableError
-from ampjax.optim.split_rows import FEWEST_STACKED, split_rows, stack_name
+from ampjax.optim.split_by_rows import FEWEST_STACKED, split_rows, stack_name
 from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import names, readable

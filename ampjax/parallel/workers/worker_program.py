@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import optax
 
-from ampjax.optim.split_rows import split_rows
+from ampjax.optim.split_by_rows import split_rows
 from ampjax.optim.split_transform import Split
 from ampjax.parallel.steps.step_programs import GradientReduction, LossFn
 from ampjax.sparse.detection.loss_jaxpr import MappedAxes

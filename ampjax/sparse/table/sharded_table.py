@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 
 from ampjax.errors import TableError
 from ampjax.optim.row_rule import RowRule, RowState, Values
-from ampjax.optim.split_rows import ALONE, split_alone
+from ampjax.optim.split_by_rows import ALONE, split_alone
 from ampjax.optim.split_transform import Split
 from ampjax.optim.split_update import SharedVariables, prepare_update
 from ampjax.sparse.narrow.narrow_rows import ROW_DTYPES, parameter_dtype, stored_arrays
@@ -66,7 +66,7 @@ class Table:
     Args:
       values: The first rows, `[n_rows, *row]`, float32, bfloat16 or float16: an array or anything with `shape`, `dtype` and
         slices of rows. It is read in blocks and copied.
-      tx: An optax transform that works row by row; or a `RowRule` of `optim.split_rows`, where the table is one of many
+      tx: An optax transform that works row by row; or a `RowRule` of `optim.split_by_rows.split_rows`, where the table is one of many
         variables under one transform. Then `apply` needs that transform's shared values.
       partitions: P, in `[1, n_rows]`.
       servers: A number of servers, or for each partition its server.

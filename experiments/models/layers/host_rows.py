@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ampjax.errors import SettingsError
-from ampjax.nn import ChosenEmbed
+from ampjax.nn.layers import ChosenEmbed
 from ampjax.sparse import Table
 
 

@@ -10,9 +10,9 @@ import cloudpickle
 import pytest
 from support.local_lines import needs_linux, needs_local, open_files
 
-from ampjax.cluster import LocalLauncher
 from ampjax.cluster.hosts import local_launcher, spawn_hosts
 from ampjax.cluster.hosts.job import Job
+from ampjax.cluster.hosts.local_launcher import LocalLauncher
 from ampjax.cluster.hosts.spawn_hosts import HostOptions, spawn
 from ampjax.cluster.wire import local_line
 from ampjax.cluster.wire.local_endpoints import local_endpoints

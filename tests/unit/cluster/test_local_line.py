@@ -17,7 +17,7 @@ from support.effort import examples
 from support.local_lines import lines, needs_linux, needs_local, open_files, pair
 from support.processes import is_there
 
-from ampjax.cluster import LocalLauncher
+from ampjax.cluster.hosts.local_launcher import LocalLauncher
 from ampjax.cluster.hosts.spawn_hosts import HostOptions, spawn
 from ampjax.cluster.wire.channel import Window
 from ampjax.cluster.wire.local_endpoints import RING_BYTES

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from support.processes import is_there
 
-from ampjax.cluster import LocalLauncher
 from ampjax.cluster.hosts.job import Hello, Job, check, own_versions
+from ampjax.cluster.hosts.local_launcher import LocalLauncher
 from ampjax.cluster.hosts.spawn_hosts import HostOptions, spawn
 from ampjax.cluster.wire.message import Message
 from ampjax.cluster.wire.zmq_channel import Patience

@@ -11,6 +11,7 @@ from support.parity import ours
 
 import ampjax as amp
 from ampjax.engine.kernels.shared_kernels import KERNELS
+from ampjax.frontend.compile_model import Compiled
 
 SPEC = {"words": "int32[w]", "x": "float32[w,3]", "y": "float32[]"}
 
@@ -60,7 +61,7 @@ def model(
     return of_one
 
 
-def bodies(compiled: amp.Compiled) -> dict[str, Any]:
+def bodies(compiled: Compiled) -> dict[str, Any]:
     result = {}
     for name, node in compiled.graph.nodes.items():
         if hasattr(node.op, "body"):

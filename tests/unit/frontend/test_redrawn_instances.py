@@ -8,13 +8,14 @@ import pytest
 
 import ampjax as amp
 from ampjax.errors import DataError
+from ampjax.frontend.compile_model import Compiled
 from ampjax.ir.instances import Instances
 from experiments.data.list_reduction import Buckets, generate
 
 SPEC = {"tokens": "int32[t,2]", "label": "int32[2]"}
 
 
-def compiled() -> amp.Compiled:
+def compiled() -> Compiled:
     def model(p, s):
         h, _ = amp.scan(
             lambda h, token: (h + token.sum() * p["w"], None),

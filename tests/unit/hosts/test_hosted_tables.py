@@ -13,7 +13,8 @@ from support.hosted import assert_same, trainer
 import ampjax as amp
 from ampjax.cluster.hosts.packed_programs import pack_program
 from ampjax.errors import GraphError, HostError, TableError
-from ampjax.sparse import ServerProcesses, Table
+from ampjax.sparse import Table
+from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table.travelling_table import TravellingTable
 
 QUIET = {"progress": False}

@@ -13,7 +13,8 @@ from support.optimizers import worst
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import DataError, SettingsError
-from ampjax.nn import NgramTable, ngram_hashes
+from ampjax.nn import NgramTable
+from ampjax.nn.ngram_hash import ngram_hashes
 from ampjax.optim import rowwise_adagrad
 from ampjax.sparse import find_sparse
 

@@ -9,7 +9,8 @@ import optax
 import pytest
 
 from ampjax.errors import SettingsError
-from ampjax.optim import rowwise_adagrad, rowwise_adam, rowwise_rmsprop, split_rows
+from ampjax.optim import rowwise_adagrad, rowwise_adam, rowwise_rmsprop
+from ampjax.optim.split_by_rows import split_rows
 
 RATE = 0.05
 EPS = 1e-3

@@ -9,8 +9,8 @@ import optax
 import pytest
 from support.optimizers import ROW_WISE, worst
 
-from ampjax.optim import parameter_average
-from ampjax.optim.split_rows import split_rows
+from ampjax.optim.average import parameter_average
+from ampjax.optim.split_by_rows import split_rows
 
 RNG = np.random.default_rng(0)
 SIZES = {
@@ -63,7 +63,7 @@ ORDINARY = {
 
 @pytest.fixture(autouse=True)
 def any_number(monkeypatch):
-    monkeypatch.setattr(sys.modules["ampjax.optim.split_rows"], "FEWEST_STACKED", 2)
+    monkeypatch.setattr(sys.modules["ampjax.optim.split_by_rows"], "FEWEST_STACKED", 2)
 
 
 def plain(tx, grads, state, params):

@@ -63,7 +63,7 @@ def apart(monkeypatch):
 
     def make_apart(*args, **options):
         with monkeypatch.context() as patched:
-            for module in ("optim.split_rows", "parallel.planning.stacking"):
+            for module in ("optim.split_by_rows", "parallel.planning.stacking"):
                 patched.setattr(sys.modules[f"ampjax.{module}"], "FEWEST_STACKED", 1000)
             return make(*args, **options).build(batch(0))
 
@@ -251,9 +251,7 @@ def test_partitioners_and_readings_keep_tables_apart():
 
     machines = make().setup.resources
     config = px.ParallaxConfig(alpha_threshold=2.0)
-    named = px.get_runner(
-        loss, PARAMS, CLIPPED, machines, config, [px.partitioner("wide1,wide2")]
-    ).build(batch(0))
+    named = px.get_runner(loss, PARAMS, CLIPPED, machines, config, ["wide1,wide2"]).build(batch(0))
     assert {*named.step.tables} == {
         NARROW_NAME,
         "['lone']",

@@ -12,6 +12,7 @@ import pytest
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import AmpError, DataError, ParameterError, SettingsError, TableError
+from ampjax.parallel.config.partitioner import Partitioner
 from ampjax.sparse.rows.row_kernels import kernels_for
 
 pytestmark = pytest.mark.slow
@@ -106,14 +107,19 @@ BEFORE_THE_FIRST_STEP = {
         "config: expected a ParallaxConfig or None, got dict",
     ),
     "no partitioner": (
-        lambda: make(partitioners=["table"]),
+        lambda: make(partitioners=[7]),
         SettingsError,
-        "partitioners: expected a list of partitioners, got \\['table'\\]",
+        "partitioners: expected a list of patterns or partitioners, got \\[7\\]",
     ),
     "a partitioner alone": (
-        lambda: make(partitioners=px.partitioner("table")),
+        lambda: make(partitioners=Partitioner("table")),
         SettingsError,
-        "partitioners: expected a list of partitioners, got Partitioner",
+        "partitioners: expected a list of patterns or partitioners, got Partitioner",
+    ),
+    "a pattern alone": (
+        lambda: make(partitioners="table"),
+        SettingsError,
+        "partitioners: expected a list of patterns or partitioners, got 'table'",
     ),
     "no patterns": (
         lambda: px.ParallaxConfig(keep_dense=None),  # type: ignore[arg-type]
@@ -191,12 +197,12 @@ BEFORE_THE_FIRST_STEP = {
         "batch, leaf `name`: expected numbers, got <U1",
     ),
     "unknown partitioner": (
-        lambda: make(partitioners=[px.partitioner("embedding")]).run(a_batch()),
+        lambda: make(partitioners=["embedding"]).run(a_batch()),
         SettingsError,
         "partitioner `embedding`: expected a name in one of \\['table', 'w'\\]",
     ),
     "too many partitions": (
-        lambda: make(partitioners=[px.partitioner("table", min_partitions=21)]).run(a_batch()),
+        lambda: make(partitioners=[Partitioner("table", min_partitions=21)]).run(a_batch()),
         SettingsError,
         "at most 20, the rows of `table`, got 21",
     ),

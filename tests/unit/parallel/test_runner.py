@@ -382,7 +382,7 @@ def test_the_search_runs_while_training_and_settles():
         clock=clock,
         search_partitions=True,
         sample=sample,
-        partitioners=[px.partitioner("table")],
+        partitioners=["table"],
     )
     for _ in range(14):
         runner.run(a_batch([0, 1, 2, 3]))
@@ -427,14 +427,14 @@ def test_a_search_that_has_ended_is_not_made_again(tmp_path):
         itertools.count()
     )  # all steps take as long: the first number of partitions is as good as any
     options = {"clock": lambda: next(clock), "search_partitions": True, "sample": sample}
-    first = make(partitioners=[px.partitioner("table")], **options)
+    first = make(partitioners=["table"], **options)
     while not first.searches:
         first.run(a_batch([0, 1, 2, 3]))
     first.save(tmp_path / "c")
     for sizes, searches in ((1, 1), first.searches), ((2,), []):
         again = make(
             sizes,
-            partitioners=[px.partitioner("table")],
+            partitioners=["table"],
             partitions=7,
             **options,
         )

@@ -14,7 +14,7 @@ import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import ServerError, SettingsError
 from ampjax.parallel.homes.dense_homes import DenseOnDevices
-from ampjax.sparse import ServerProcesses
+from ampjax.sparse.servers.processes import ServerProcesses
 
 pytestmark = pytest.mark.slow
 

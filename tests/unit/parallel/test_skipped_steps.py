@@ -10,7 +10,8 @@ from support.optimizers import worst
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, RemoteDevice, Resources
 from ampjax.errors import ParameterError, TableError
-from ampjax.optim import scale_rows, split_rows
+from ampjax.optim import scale_rows
+from ampjax.optim.split_by_rows import split_rows
 from ampjax.optim.split_update import SharedVariables, prepare_update
 from ampjax.sparse import Table
 

@@ -14,7 +14,8 @@ import ampjax as amp
 import ampjax.graphs as ag
 from ampjax.errors import GraphError, SettingsError
 from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED
-from ampjax.testing import compare, init_params, reference
+from ampjax.numerics.differences import compare
+from ampjax.testing import init_params, reference
 
 pytestmark = pytest.mark.slow
 

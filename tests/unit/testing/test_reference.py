@@ -9,7 +9,9 @@ import pytest
 import ampjax as amp
 import ampjax.graphs as ag
 from ampjax.errors import DeadlockError, InvariantError, MessageError, ParameterError
-from ampjax.testing import compare, difference_table, init_params, reference
+from ampjax.ir.builders.control_builders import bcast
+from ampjax.numerics.differences import compare, difference_table
+from ampjax.testing import init_params, reference
 
 pytestmark = [pytest.mark.slow, pytest.mark.users]
 
@@ -571,7 +573,7 @@ def test_wrong_inverse_before_a_phi():
 
 
 def test_a_state_that_comes_to_a_phi_twice():
-    g = one_pump(lambda w: ag.sink("y", ag.phi("both", *ag.bcast(w))))
+    g = one_pump(lambda w: ag.sink("y", ag.phi("both", *bcast(w))))
     with pytest.raises(MessageError, match="node `both`: expected states that are unique at a phi"):
         reference(g, {}, [x(t=0)])
 

@@ -17,7 +17,7 @@ import ampjax as amp
 from ampjax.errors import DataError, SettingsError
 from ampjax.ir.state import INSTANCE
 from ampjax.sched.decisions.dispatch import FORWARD
-from ampjax.trace.update_log import UpdateLog
+from ampjax.trace.update_log import UpdateLog, read_update_log
 
 
 class ControlLog(UpdateLog):
@@ -86,7 +86,7 @@ def test_every_gradient_is_in_one_update_with_the_version_that_it_saw(
     ):
         engine.instruments.append(log)
         engine.run(random_one(seed).instances)
-    told = amp.read_update_log(folder / "log")
+    told = read_update_log(folder / "log")
     for update, (node, version, rows, held) in zip(told, lineage.updates, strict=True):
         entries = zip(
             update.instance.tolist(),
@@ -127,7 +127,7 @@ def fitted(
         resume=resume,
         progress=False,
     )
-    return trainer, amp.read_update_log(folder / "fit")
+    return trainer, read_update_log(folder / "fit")
 
 
 def test_a_fit_logs_each_update_and_its_epoch(folder):
@@ -181,7 +181,7 @@ def test_a_log_is_whole_whenever_the_run_is_killed(tmp_path):
     """After each epoch its updates are in the file, so that a resumed fit finds them there."""
 
     def reads(trainer, epoch):
-        told.append([u.version for u in amp.read_update_log(tmp_path / "log") if u.node == "f1"])
+        told.append([u.version for u in read_update_log(tmp_path / "log") if u.node == "f1"])
 
     trainer = amp.Trainer(
         graphs.chain(2),
@@ -209,7 +209,7 @@ def test_a_second_log_does_not_know_what_was_accumulated_before(folder):
         progress=False,
     )
     first = {}
-    for u in reversed(amp.read_update_log(folder / "second")):
+    for u in reversed(read_update_log(folder / "second")):
         first[u.node] = u
     assert {node: u.rows - u.gradient_rows.sum() for node, u in first.items()} == left and any(
         left.values()
@@ -237,7 +237,7 @@ def test_a_damaged_log_is_refused(tmp_path, folder, line, text):
     (tmp_path / "log").write_text("\n".join([*lines, ""]))
     expected = rf"update log `.*log`, line {line + 1}: expected (an update|\{{'ampjax').*\n?.*update_log=\.\.\."
     with pytest.raises(DataError, match=expected):
-        amp.read_update_log(tmp_path / "log")
+        read_update_log(tmp_path / "log")
 
 
 def test_a_log_needs_a_path():

@@ -23,6 +23,7 @@ from ampjax.plan.node_memory import kept_bytes
 from ampjax.sched import columns as c
 from ampjax.sparse import Table
 from ampjax.trace.instruments import Instrument
+from ampjax.trace.update_log import read_update_log
 
 QUIET = {"progress": False}
 OPTIONS = {"max_active_keys": 6, "max_dispatch_size": 1, "policy": "wavefront", "fuse": False}
@@ -125,7 +126,7 @@ def test_each_node_drops_what_is_staler_than_its_limit(tmp_path, limits, most):
         assert node.gradients + node.dropped == 30
     assert nodes["f0"].staleness_max == most
     assert f"{nodes['f0'].dropped} of 30 gradient rows dropped" in repr(trainer.statistics)
-    own = [update for update in amp.read_update_log(tmp_path / "log") if update.node == "f0"]
+    own = [update for update in read_update_log(tmp_path / "log") if update.node == "f0"]
     assert (
         sum(update.rows for update in own)
         == sum(update.gradient_rows.sum() for update in own)
@@ -341,7 +342,7 @@ def test_an_interrupted_fit_makes_the_updates_that_were_held(tmp_path):
     updates = trainer.session.scheduler.updates
     with trainer.session.passes.watched(Interrupt(held.any)):
         assert trainer.fit(graphs.chain_data(25), update_log=tmp_path / "log", **QUIET).interrupted
-    logged = Counter(update.node for update in amp.read_update_log(tmp_path / "log"))
+    logged = Counter(update.node for update in read_update_log(tmp_path / "log"))
     assert logged["f1"] == 1 == trainer.statistics.nodes["f1"].held_updates
     assert logged == Counter(updates.versions), "a line for each update that was made"
     assert not held.any() and not trainer.session.scheduler.tables.t.nodes[:, c.AWAITED :].any()
@@ -408,7 +409,7 @@ def test_each_gradient_is_applied_so_many_updates_after_its_forward_pass(
     trainer.fit(data, epochs=2, update_log=folder / "log", **QUIET)
     weights = [float(graphs.one())]
     gradients = []
-    for update in amp.read_update_log(folder / "log"):
+    for update in read_update_log(folder / "log"):
         own = []
         for i, n in zip(update.instance.tolist(), update.gradient_rows.tolist(), strict=True):
             if n:

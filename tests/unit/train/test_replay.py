@@ -15,6 +15,7 @@ import ampjax as amp
 import ampjax.graphs as ag
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import DeadlockError, ReplayError, SettingsError
+from ampjax.ir.instances import InstanceList
 from ampjax.trace.journal import FINISHED, Done
 from ampjax.trace.recording import Recorder, Recording
 from experiments.by_hand.rnn_graph import list_reduction_rnn
@@ -133,7 +134,7 @@ def test_a_trainer_goes_on_as_the_recorded_one(path):
     assert Recording(path).header["epochs"] == 2
 
 
-class Shuffled(ag.InstanceList):
+class Shuffled(InstanceList):
     """A data set that is another in each epoch."""
 
     def reshuffle(self, rng):
@@ -281,7 +282,7 @@ def test_half_a_million_decisions_on_the_clock(path, run):
 
 
 def test_an_interrupted_run(path):
-    class Stopping(ag.InstanceList):
+    class Stopping(InstanceList):
         def gather(self, ids):
             if len(ids) and ids[0] == stop[0]:
                 self.task.cancel()

@@ -19,7 +19,8 @@ from ampjax.errors import (
 )
 from ampjax.plan.affinity import assign
 from ampjax.plan.node_memory import kept_bytes
-from ampjax.sparse import ServerProcesses, Table
+from ampjax.sparse import Table
+from ampjax.sparse.servers.processes import ServerProcesses
 
 QUIET = {"progress": False}
 DATA = models.data(10)

@@ -21,7 +21,7 @@ import ampjax as amp
 import ampjax.graphs as ag
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import LimitError, MessageError, ParameterError
-from ampjax.ir.instances import Subset
+from ampjax.ir.instances import InstanceList, Subset
 from ampjax.optim import scale_by_staleness
 from ampjax.trace.trace import Trace
 from ampjax.train.history import Epoch, History
@@ -787,7 +787,7 @@ def test_cancelling_in_the_middle_of_an_epoch():
     )
     trainer.fit(data[:4], **QUIET)
 
-    class Stopping(ag.InstanceList):
+    class Stopping(InstanceList):
         def gather(self, ids):
             self.asked = getattr(self, "asked", 0) + len(ids)
             if self.asked > 100:
@@ -1283,7 +1283,7 @@ def test_instances_that_are_larger_than_the_sampled_ones_are_held_back_too():
     assert trainer.accumulate(graphs.rnn_data([1] * 60 + [30] * 4))["loss"] > 0
 
 
-class Sized(ag.InstanceList):
+class Sized(InstanceList):
     """Sequences that say how long they are."""
 
     def __init__(self, lengths):
@@ -1326,7 +1326,7 @@ def test_a_branch_that_no_sampled_instance_took_has_room_too():
         for name, wire, width in (("common", common, 2), ("rare", rare, 3)):
             y = ag.npt(f"{name} tanh", jnp.tanh)(ag.ppt(name, amp.nn.Linear(2, width))(wire))
             ag.loss(f"{name} loss", lambda h: (h**2).sum())(y)
-    data = ag.InstanceList([{"x": np.ones(2, np.float32)}] * 120)
+    data = InstanceList([{"x": np.ones(2, np.float32)}] * 120)
     trainer = amp.Trainer(g, memory_limit=2000, fuse=False, check=True)
     trainer.accumulate(Subset(data, np.arange(100)))
     trainer.accumulate(Subset(data, np.arange(120)))
@@ -1508,7 +1508,7 @@ def test_parameters_with_random_keys_are_trained_read_set_and_saved(options, tmp
             },
         )
         ag.loss("loss", lambda y: y**2)(noisy(ag.pump("x")))
-    data = ag.InstanceList([{"x": np.float32(i)} for i in range(3)])
+    data = InstanceList([{"x": np.float32(i)} for i in range(3)])
     trainer = amp.Trainer(
         graph,
         options.get("tx", optax.sgd(0.01)),

@@ -13,6 +13,7 @@ from support.random_graphs.random_case import random_case
 import ampjax.graphs as ag
 from ampjax.drivers.controller import LoopInstances
 from ampjax.errors import MessageError
+from ampjax.ir.state import State
 from ampjax.plan.affinity import assign
 from ampjax.plan.passes import PURPOSES
 from ampjax.plan.planner import make_plan
@@ -278,7 +279,7 @@ def test_payloads_decide_one_after_the_other(name):
         choices = {}
         for number, states in unfolding.asked.items():
             stage = plan.stages[number]
-            state = ag.State(
+            state = State(
                 states,
                 plan.layout,
                 stage.ports[0].type.fields,

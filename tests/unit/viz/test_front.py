@@ -6,7 +6,7 @@ from ampjax.errors import SettingsError
 from ampjax.viz.front import Point, front
 
 SERIES = {
-    "sync": [Point("1", 100.0, 2)],
+    "sync": [("1", 100.0, 2)],
     "async": [
         Point("1", 110.0, 2),
         Point("4", 300.0, 3),

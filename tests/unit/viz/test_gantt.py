@@ -8,7 +8,7 @@ from ampjax.errors import SettingsError
 from ampjax.trace.trace import Trace
 from ampjax.trace.trace_records import KINDS, Slice, TracedHost
 from ampjax.utils.colours import SLICES
-from ampjax.viz.gantt import gantt, gantts
+from ampjax.viz.gantt import gantt
 
 
 def schedule(n, n_workers, seed=0, overlap=0):
@@ -137,7 +137,7 @@ def test_several_runs_share_the_time_axis_and_each_starts_at_its_own_start(tmp_p
         Slice(3, "b", "backward", 8_000_000, 9_000_000, (1,)),
     ]
     long = [Slice(0, "a", "update", 0, 8_000_000)]
-    figure = gantts(
+    figure = gantt(
         {"late": late, "long": long},
         tmp_path / "g.svg",
         title="both",
@@ -200,9 +200,9 @@ def test_a_wider_chart_has_room_for_more_labels():
 
 def test_errors(tmp_path):
     with pytest.raises(SettingsError, match="gantt: expected at least one slice, got none"):
-        gantts({})
+        gantt({})
     with pytest.raises(SettingsError, match="gantt: expected at least one slice, got none"):
-        gantts({"a": schedule(1, 1), "b": []})
+        gantt({"a": schedule(1, 1), "b": []})
     with pytest.raises(SettingsError, match="gantt, `width`: expected at least 3 inches, got 1"):
         gantt(schedule(1, 1), width=1)
     with pytest.raises(SettingsError, match="gantt: expected at least one slice, got none"):

@@ -14,6 +14,7 @@ import pytest
 
 import ampjax as amp
 from ampjax.errors import SettingsError
+from ampjax.frontend.compile_model import Compiled
 from experiments.data import wikiner
 from experiments.data.wikiner import OUTSIDE, Sentences, plain
 from experiments.models.tagger import SPEC, Sizes, init, tagger
@@ -60,7 +61,7 @@ def model(
     data: Sentences,
     sizes: Sizes = SMALL,
     replicas: int = 1,
-) -> amp.Compiled:
+) -> Compiled:
     params = init(
         jax.random.key(0),
         len(data.vocabulary.words),

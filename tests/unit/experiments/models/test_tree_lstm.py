@@ -10,6 +10,7 @@ import pytest
 
 import ampjax as amp
 from ampjax.errors import SettingsError
+from ampjax.frontend.compile_model import Compiled
 from experiments.data import sst
 from experiments.models.layers.dropout import dropout
 from experiments.models.tree_lstm import SPEC, Cells, init, tree_lstm
@@ -45,7 +46,7 @@ def compiled(
     trees: sst.Trees,
     cells: Cells,
     replicas: int = 1,
-) -> amp.Compiled:
+) -> Compiled:
     """The model for the vocabulary of some trees."""
     params = init(
         jax.random.key(0),

@@ -2,7 +2,7 @@ import pytest
 
 from ampjax.errors import SettingsError
 from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTimes
-from ampjax.parallel.config.partitioner import group_variables, partitioner
+from ampjax.parallel.config.partitioner import Partitioner, group_variables
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.sparse.rows.partition_layout import PartitionLayout
 
@@ -38,8 +38,8 @@ def test_wrong_parts_of_settings():
 def test_partitioners_group_variables():
     rows = {"enc/emb": 100, "dec/emb": 50, "softmax/rows": 30}
     parts = [
-        partitioner("enc/emb,dec/*", min_partitions=2),
-        partitioner("softmax", max_partitions=4),
+        Partitioner("enc/emb,dec/*", min_partitions=2),
+        Partitioner("softmax", max_partitions=4),
     ]
     groups = group_variables(parts, rows, [*rows, "w"])
     assert [(g.label, g.paths, g.low, g.high) for g in groups] == [
@@ -47,25 +47,25 @@ def test_partitioners_group_variables():
         ("softmax", ("softmax/rows",), 1, 4),
     ]
     assert [g.label for g in group_variables([], rows, list(rows))] == ["others"]
-    assert group_variables([partitioner("w")], {}, ["w"]) == []
+    assert group_variables([Partitioner("w")], {}, ["w"]) == []
 
 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([partitioner("embed")], "expected a name in one of"),
+        ([Partitioner("embed")], "expected a name in one of"),
         (
-            [partitioner("emb"), partitioner("enc")],
+            [Partitioner("emb"), Partitioner("enc")],
             "variable `enc/emb`: expected one partitioner at most",
         ),
-        ([partitioner("emb", min_partitions=11)], "at most 10, the rows of `enc/emb`"),
+        ([Partitioner("emb", min_partitions=11)], "at most 10, the rows of `enc/emb`"),
     ],
 )
 def test_wrong_partitioners(parts, message):
     with pytest.raises(SettingsError, match=message):
         group_variables(parts, {"enc/emb": 10}, ["enc/emb"])
     with pytest.raises(SettingsError, match="names of a leaf's path"):
-        partitioner("")
+        Partitioner("")
 
 
 def test_placement_is_even_by_size():

@@ -19,9 +19,10 @@ from support.processes import is_there
 
 from ampjax.cluster.wire.zmq_channel import ZmqChannel
 from ampjax.errors import ServerError, SettingsError, TableError
-from ampjax.sparse import ServerProcesses, Table
+from ampjax.sparse import Table
 from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.servers import process, serving
+from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.servers.protocol import TREES, Request
 from ampjax.sparse.servers.serving import Service
 from ampjax.sparse.table.pending_update import PendingUpdate
@@ -452,7 +453,8 @@ def test_servers_end_with_a_script_however_that_ends():
     script = """
         import os, signal
         import numpy as np, optax
-        from ampjax.sparse import ServerProcesses, Table
+        from ampjax.sparse import Table
+        from ampjax.sparse.servers.processes import ServerProcesses
 
         table = Table(np.ones((4, 2), np.float32), optax.sgd(0.5), processes=ServerProcesses(1))
         table.push([1], np.ones((1, 2), np.float32))

@@ -11,7 +11,7 @@ from ampjax.cluster.hosts.host_context import HostContext
 from ampjax.cluster.wire.memory_channel import memory_pair
 from ampjax.errors import ServerError
 from ampjax.optim.row_rule import RowTypes
-from ampjax.optim.split_rows import ALONE, split_alone
+from ampjax.optim.split_by_rows import ALONE, split_alone
 from ampjax.sparse.rows.gradient_buffer import GradientBuffer
 from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
 from ampjax.sparse.rows.server_part import PartSettings, ServerNeeds

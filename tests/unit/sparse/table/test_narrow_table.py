@@ -11,9 +11,10 @@ from support.effort import examples
 from support.narrow_oracle import PlainNarrow
 
 from ampjax.errors import TableError
-from ampjax.sparse import ServerProcesses, Table, TableSharing
+from ampjax.sparse import Table, TableSharing
 from ampjax.sparse.narrow.narrow_rows import ROW_DTYPES
 from ampjax.sparse.rows.server_part import ServerPart
+from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table import table_files
 
 N_ROWS = 17

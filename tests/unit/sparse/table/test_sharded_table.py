@@ -14,7 +14,7 @@ import pytest
 from support.optimizers import ROW_WISE, Dense, worst
 
 from ampjax.errors import TableError
-from ampjax.optim import split_rows
+from ampjax.optim.split_by_rows import split_rows
 from ampjax.optim.split_update import SharedVariables, prepare_update
 from ampjax.sparse import Table
 from ampjax.sparse.rows import parallel_calls, row_jobs, server_part

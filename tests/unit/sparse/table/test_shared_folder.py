@@ -20,9 +20,10 @@ from support.effort import examples
 from support.optimizers import ROW_WISE, Dense, worst
 
 from ampjax.errors import SettingsError, TableError
-from ampjax.optim.split_rows import ALONE, split_alone
-from ampjax.sparse import ServerProcesses, Table, TableSharing
+from ampjax.optim.split_by_rows import ALONE, split_alone
+from ampjax.sparse import Table, TableSharing
 from ampjax.sparse.rows.server_part import ServerPart
+from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table import shared_folder
 
 VALUES = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)

@@ -8,8 +8,8 @@ import pytest
 from support.batch_mode import assert_close, compiled, examples, trainer
 
 import ampjax as amp
-import ampjax.graphs as ag
 from ampjax.errors import SettingsError
+from ampjax.ir.instances import InstanceList
 
 CHOSEN = np.array([7, 2, 2, 11, 0, 5, 9, 4])
 
@@ -88,7 +88,7 @@ def test_a_window_that_moves_on_trains_as_through_messages():
 
 
 def test_what_they_were_chosen_from_must_be_the_models():
-    pumped = ag.InstanceList([{"words": 3}])
+    pumped = InstanceList([{"words": 3}])
     with pytest.raises(
         SettingsError,
         match=r"mode='batch', data: expected what `compiled\.data\(examples\)` gives, got InstanceList",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ampjax.errors import SettingsError
-from ampjax.viz.curves import curves
+from ampjax.viz.line_chart import curves
 
 LINE = [(1.0, 2.0), (4.0, 8.0)]
 

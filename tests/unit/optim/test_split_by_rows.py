@@ -11,7 +11,8 @@ from support.calls import one_call
 from support.optimizers import ROW_WISE, STILL, worst
 
 from ampjax.errors import SettingsError, TableError
-from ampjax.optim import parameter_average, split_rows
+from ampjax.optim.average import parameter_average
+from ampjax.optim.split_by_rows import split_rows
 
 pytestmark = pytest.mark.slow
 
