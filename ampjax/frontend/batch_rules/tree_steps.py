@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,18 +37,57 @@ def fold(
     parent, side, *values = sequences(body, operands[n_closed:])
     tree = TreeFields(parent, side, body.region, arity, call)
     _check(body, tree)
-    space = tree.space
-    low = body.low
-    inner = body.inside(space)
+    inner = body.inside(tree.space)
     rows = [value.element for value in values]
     types = [variable.aval for variable in leaf.jaxpr.outvars]
-    leaves = inner.inside(space.part(tree.is_leaf, 1))
+    leaves = inner.inside(tree.space.part(tree.is_leaf, 1))
     states = leaves.guarded(
         leaves.room,
         lambda there: there.run(leaf, [*operands[:n_leaf], *rows]),
     )
-    children = IndexSpace(space, call.options["inner"], tree.n_children)
-    low.host.lengths[call.options["inner"]] = tree.n_children
+    children = IndexSpace(tree.space, call.options["inner"], tree.n_children)
+    body.low.host.lengths[call.options["inner"]] = tree.n_children
+    given = [*operands[n_leaf:n_closed], *rows]
+    kids_of = _reader_of_children(tree, children, arity, types)
+
+    def step(there: Body, states: list[Value]) -> list[Value]:
+        return there.run(branch, [*given, *kids_of(there, states)])
+
+    def levels(data: Any) -> np.ndarray:
+        return data.once((tree, "levels"), lambda: _heights(data, tree))
+
+    if arity and in_steps(inner, branch, given, types):
+        there = Before(
+            leaves.room.place,
+            lambda data: np.where(levels(data) < 0, leaves.space.starts(data), -1),
+        )
+        before = [leaves.rows(state, kind) for state, kind in zip(states, types, strict=True)]
+        found = waiting_steps(inner, branch, levels, (before, there), types, step)
+    else:
+        start = []
+        for state, kind in zip(states, types, strict=True):
+            start.append((_of_leaves(leaves, state, kind, tree.space), kind))
+        found = waiting_loop(inner, levels, start, step, call, branch)
+    return [*found, *_of_roots(body, tree, found)]
+
+
+def _reader_of_children(
+    tree: TreeFields,
+    children: IndexSpace,
+    arity: int | None,
+    types: Sequence[Any],
+) -> Callable[[Body, list[Value]], list[Value]]:
+    """Makes a function from the states of all nodes to the states of branches' children.
+
+    Args:
+      tree: The tree.
+      children: The space of all nodes' children.
+      arity: How many children each branch has; None or 0 for any number, whose states are a sequence.
+      types: The types of a state's parts.
+
+    Returns:
+      A function of the branches and the parts of all nodes' states, to the parts of the children's states.
+    """
 
     def rows_of_children(data: Any) -> np.ndarray:
         return data.once(
@@ -72,50 +111,43 @@ def fold(
 
         return find
 
-    def step(there: Body, states: list[Value]) -> list[Value]:
-        kids: list[Value]
-        if arity:
-            kids = []
-            for number in range(arity):
-                for state in states:
-                    kids.append(View(state.rows, space, child(number)))
-        else:
-            # read here, not where an empty level would be left out: of what is left out, derivatives would be of all rows
-            around = there.inside(children)
-            kids = []
-            for state, kind in zip(states, types, strict=True):
-                below = View(state.rows, children, rows_of_children)
-                read: Value = View(around.rows(below, kind), children)
-                kids.append(Elements(children, read))
-        return there.run(
-            branch,
-            [*operands[n_leaf:n_closed], *rows, *kids],
-        )
+    def one_by_one(there: Body, states: list[Value]) -> list[Value]:
+        del there
+        kids: list[Value] = []
+        for number in range(arity or 0):
+            for state in states:
+                kids.append(View(state.rows, tree.space, child(number)))
+        return kids
 
-    def levels(data: Any) -> np.ndarray:
-        return data.once((tree, "levels"), lambda: _heights(data, tree))
-
-    if arity and in_steps(inner, branch, [*operands[n_leaf:n_closed], *rows], types):
-        there = Before(
-            leaves.room.place,
-            lambda data: np.where(levels(data) < 0, leaves.space.starts(data), -1),
-        )
-        before = [leaves.rows(state, kind) for state, kind in zip(states, types, strict=True)]
-        found = waiting_steps(inner, branch, levels, (before, there), types, step)
-    else:
-        start = []
+    def in_sequence(there: Body, states: list[Value]) -> list[Value]:
+        # read here, not where an empty level would be left out: of what is left out, derivatives would be of all rows
+        around = there.inside(children)
+        kids: list[Value] = []
         for state, kind in zip(states, types, strict=True):
-            start.append((_of_leaves(leaves, state, kind, space), kind))
-        found = waiting_loop(inner, levels, start, step, call, branch)
+            below = View(state.rows, children, rows_of_children)
+            read: Value = View(around.rows(below, kind), children)
+            kids.append(Elements(children, read))
+        return kids
+
+    return one_by_one if arity else in_sequence
+
+
+def _of_roots(
+    body: Body,
+    tree: TreeFields,
+    found: Sequence[Value],
+) -> list[Value]:
+    """Picks the roots' states from the states of all nodes."""
+    space = tree.space
     first, _ = tree.roots(body.space)
 
-    def root(data):
+    def root(data: Any) -> np.ndarray:
         return space.starts(data) + first.of(data)
 
-    return [
-        *found,
-        *(low.value_at(each.element, space, body.space, root, (tree, "root")) for each in found),
-    ]
+    roots = []
+    for each in found:
+        roots.append(body.low.value_at(each.element, space, body.space, root, (tree, "root")))
+    return roots
 
 
 @STEP_RULES.of(SCAN_TREE)

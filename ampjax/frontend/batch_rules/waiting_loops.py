@@ -68,42 +68,22 @@ def waiting_loop(
     Returns:
       The results of all rows.
     """
-    low = inner.low
     space = inner.space
-    outer = inner.room
-    mask = inner.room.mask
     start_cost = math.inf
     if form_of_loops() == "steps":
         start_cost = cost_of_start(function) / INNER_WORK
     frame = _frame(inner.room.frame, space, levels, start_cost)
-    frame.repeats_last = mask is None
+    frame.repeats_last = inner.room.mask is None
     own = lambda data: np.arange(space.n_rows(data))
 
     def level(
         block: Block,
         inside: Sequence[Rows],
     ) -> tuple[list[Rows], list[Any]]:
-        plain = low.room(frame, space)
-        place = low.reads(outer.place, plain.place, own, "own")
-        room = plain
-        if mask is not None:
-            counts = Rows(jax.ShapeDtypeStruct((), np.bool_), plain)
-            given = mask
-            block.add(
-                [counts],
-                lambda run: [run.slots[plain.there] & taken(run.get(given), run.slots[place])],
-            )
-            room = low.room(frame, space, counts, outer.is_known)
+        room = inner.low.room(frame, space)
+        place = inner.low.reads(inner.room.place, room.place, own, "own")
         states = [View(rows, space) for rows in inside]
-        if mask is None:
-            each = Body(low, block, room, is_sure=True)
-            results = step(each, states)
-        else:
-            each = Body(low, block, room)
-            results = each.guarded(
-                room,
-                lambda there: step(there, states),
-            )
+        each, results = _results_of_level(inner, block, room, place, states, step)
         after = []
         for value, old in zip(results, inside, strict=True):
             _require_array(value, call)
@@ -112,7 +92,7 @@ def waiting_loop(
                     block,
                     each.rows(value, old.aval),
                     old,
-                    plain,
+                    room,
                     place,
                 )
             )
@@ -124,6 +104,44 @@ def waiting_loop(
         carried.append(carried_part(inner, value, kind, call.line))
     last, _ = loop(inner, frame, carried, level)
     return [Elements(space, value) for value in last]
+
+
+def _results_of_level(
+    inner: Body,
+    block: Block,
+    room: Room,
+    place: Slot,
+    states: list[Value],
+    step: Callable[[Body, list[Value]], list[Value]],
+) -> tuple[Body, list[Value]]:
+    """Adds the computation of a level's rows, without rows that a mask leaves out.
+
+    Args:
+      inner: The rows that wait for one another.
+      block: The block of a step.
+      room: The level's rows.
+      place: The number of each among all rows.
+      states: The results so far, of all rows.
+      step: As `waiting_loop` gets it.
+
+    Returns:
+      Where the results are computed, and the results.
+    """
+    mask = inner.room.mask
+    if mask is None:
+        each = Body(inner.low, block, room, is_sure=True)
+        return each, step(each, states)
+    counts = Rows(jax.ShapeDtypeStruct((), np.bool_), room)
+    block.add(
+        [counts],
+        lambda run: [run.slots[room.there] & taken(run.get(mask), run.slots[place])],
+    )
+    counting = inner.low.room(room.frame, room.space, counts, inner.room.is_known)
+    each = Body(inner.low, block, counting)
+    return each, each.guarded(
+        counting,
+        lambda there: step(there, states),
+    )
 
 
 def _require_array(value: Value, call: Call) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from jax.extend import core as jex
 
 from ampjax.errors import GraphError
-from ampjax.frontend.batch_rules.carried_parts import carried_part
+from ampjax.frontend.batch_rules.carried_parts import CarriedPart, carried_part
 from ampjax.frontend.batch_rules.choice_steps import chosen, masked
 from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, Slot, View, filled_rows
 from ampjax.frontend.batches.room_bodies import Body
@@ -138,25 +138,106 @@ def rounds(body: Body, call: Call, given: MaskedRounds) -> list[Value]:
     Returns:
       The carry after them.
     """
-    low = body.low
-    room = body.room
-    flag = jax.ShapeDtypeStruct((), np.bool_)
-    goes = given.goes
     carried = []
     for value, kind in zip(given.init, given.types, strict=True):
         carried.append(carried_part(body, value, kind, call.line))
     before = [part.before for part in carried]
+    each = _round(body, given, carried)
+    told = _told(body, each.block, call)
+    last = [part.last() for part in carried]
+
+    def compute(run: Run) -> Sequence[Any]:
+        def round_of(carried: Any, number: Any) -> tuple[Any, Any]:
+            return each.run(run, given, told, carried, number), None
+
+        most = given.most if isinstance(given.most, int) else len(run.slots[given.most])
+        totals = [run.zeros(total) for _, total in told]
+        start = [*map(run.get, before)], run.get(given.goes), totals
+        values, _, sums = jax.lax.scan(round_of, start, jnp.arange(most))[0]
+        return [*filled_rows(run, last, values), *sums]
+
+    body.block.add(
+        [*last, *(total for _, total in told)],
+        compute,
+    )
+    return [part.value(rows) for part, rows in zip(carried, last, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Round:
+    """A round, as a block of its own.
+
+    Args:
+      block: The block.
+      inside: The carry before the round.
+      going: The mask of the rows that make it.
+      numbered: The parts of the carry that count rounds, by place.
+      after: The carry after the round.
+      answers: Whether each row goes on, if the round computes that.
+    """
+
+    block: Block
+    inside: Sequence[Rows]
+    going: Rows
+    numbered: Mapping[int, Rows]
+    after: Sequence[Rows]
+    answers: Sequence[Rows]
+
+    def run(
+        self,
+        run: Run,
+        given: MaskedRounds,
+        told: Sequence[tuple[Rows, Rows]],
+        carried: Any,
+        number: Any,
+    ) -> tuple[list[Any], Any, list[Any]]:
+        """Computes a round.
+
+        Args:
+          run: The run of the block around.
+          given: The rounds.
+          told: Metrics that rounds tell, and their sums.
+          carried: The carry, the mask of the rows that go on, and the sums of metrics so far.
+          number: The number of the round.
+
+        Returns:
+          The same after the round.
+        """
+        values, mask, sums = carried
+        own = run.inner(key=None if run.key is None else jax.random.fold_in(run.key, number))
+        own.put(self.inside, values)
+        own.put([self.going], [mask])
+        for place, rows in self.numbered.items():
+            own.put([rows], [given.counters[place].at(number, rows.aval)])
+        self.block.run(own)
+        sums = [total + own.get(each) for total, (each, _) in zip(sums, told, strict=True)]
+        for answer in self.answers:
+            mask = mask & own.get(answer)
+        if given.goes_on is not None:
+            mask = mask & given.goes_on(run, number)
+        return [*map(own.get, self.after)], mask, sums
+
+
+def _round(
+    body: Body,
+    given: MaskedRounds,
+    carried: Sequence[CarriedPart],
+) -> _Round:
+    """Makes the block of a round."""
+    room = body.room
+    flag = jax.ShapeDtypeStruct((), np.bool_)
     block = Block(body.block)
-    inside = [Rows(rows.aval, rows.room) for rows in before]
-    going = Rows(flag, goes.room)
+    inside = [Rows(part.before.aval, part.before.room) for part in carried]
+    going = Rows(flag, given.goes.room)
     block.give([*inside, going])
     each = Body(
-        low,
+        body.low,
         block,
-        low.room(room.frame, room.space, going, False, given.goes_on is not None),
+        body.low.room(room.frame, room.space, going, False, given.goes_on is not None),
     )
     rooms = [part.inside(each) for part in carried]
     carry = [part.value(rows) for part, rows in zip(carried, inside, strict=True)]
+    # a part that counts rounds is the same for all rows
     numbered = {place: Rows(given.types[place], None) for place in given.counters}
     block.give([*numbered.values()])
     for place, rows in numbered.items():
@@ -171,35 +252,7 @@ def rounds(body: Body, call: Call, given: MaskedRounds) -> list[Value]:
         assert counts is not None
         after.append(chosen(block, counts, part.after(room, value), old))
     answers = [each.rows(answer, flag) for answer in results[len(carried) :]]
-    told = _told(body, block, call)
-    last = [part.last() for part in carried]
-
-    def compute(run: Run) -> Sequence[Any]:
-        def round_of(carried: Any, number: Any) -> tuple[Any, Any]:
-            values, mask, sums = carried
-            own = run.inner(key=None if run.key is None else jax.random.fold_in(run.key, number))
-            own.put(inside, values)
-            own.put([going], [mask])
-            for place, rows in numbered.items():
-                own.put([rows], [given.counters[place].at(number, rows.aval)])
-            block.run(own)
-            sums = [total + own.get(each) for total, (each, _) in zip(sums, told, strict=True)]
-            for answer in answers:
-                mask = mask & own.get(answer)
-            if given.goes_on is not None:
-                mask = mask & given.goes_on(run, number)
-            return ([*map(own.get, after)], mask, sums), None
-
-        most = given.most if isinstance(given.most, int) else len(run.slots[given.most])
-        start = [*map(run.get, before)], run.get(goes), [run.zeros(total) for _, total in told]
-        values, _, sums = jax.lax.scan(round_of, start, jnp.arange(most))[0]
-        return [*filled_rows(run, last, values), *sums]
-
-    body.block.add(
-        [*last, *(total for _, total in told)],
-        compute,
-    )
-    return [part.value(rows) for part, rows in zip(carried, last, strict=True)]
+    return _Round(block, inside, going, numbered, after, answers)
 
 
 def _told(
