@@ -22,6 +22,7 @@ from ampjax.jaxprs.primitives import (
     called,
     evaluate,
     inner,
+    is_anywhere,
     line_text,
     opened,
     source_function,
@@ -325,7 +326,4 @@ def _is_opened(source: Any) -> bool:
 
 
 def _has_combinator(jaxpr: Any) -> bool:
-    return any(
-        equation.primitive is COMBINATOR or any(map(_has_combinator, inner(equation)))
-        for equation in jaxpr.eqns
-    )
+    return is_anywhere(jaxpr, lambda equation: equation.primitive is COMBINATOR)
