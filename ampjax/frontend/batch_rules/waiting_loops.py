@@ -27,6 +27,7 @@ from ampjax.frontend.batches.programs_of_rows import (
     along,
     as_typed,
     taken,
+    zeros,
 )
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
@@ -286,8 +287,9 @@ def _steps(
 
 
 def zeros_of(kind: Any) -> Any:
-    """Zeros of a type."""
-    return np.zeros(kind.shape, kind.dtype)
+    """Zeros of a type; of keys those made of zeros."""
+    with jax.ensure_compile_time_eval():
+        return zeros((), kind)
 
 
 def where(

@@ -94,7 +94,8 @@ def _counters(turn: Traced, init: Sequence[Value]) -> dict[int, Counter]:
     found = {}
     for place, (value, variable) in enumerate(zip(init, carried, strict=True)):
         equation = made.get(turn.jaxpr.outvars[place])
-        is_whole = variable.aval.shape == () and variable.aval.dtype.kind in "iu"
+        kind = variable.aval
+        is_whole = kind.shape == () and jnp.issubdtype(kind.dtype, np.integer)
         if not isinstance(value, Constant) or not is_whole or equation is None:
             continue
         if equation.primitive.name == "add" and variable in equation.invars:

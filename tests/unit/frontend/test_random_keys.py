@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.model_laws import Compiled64
+from support.model_laws import Compiled64, check_batch
 
 import ampjax as amp
 from ampjax.errors import DataError, GraphError, SameNumbersWarning
+from ampjax.frontend.loops.loop_forms import loops_as
 
 P = {
     "w": np.eye(2) * 0.7,
@@ -504,3 +505,71 @@ def test_a_batch_draws_with_keys_of_both_kinds():
     for kind, key in wrong.items():
         with pytest.raises(DataError, match=rf"key: expected one PRNG key.*{kind}.*jax.random.key"):
             batched(params, examples, key=key)
+
+
+def noised(p, key, h):
+    return jnp.tanh(h @ p["w"]) + 0.1 * normal(key)
+
+
+def in_rounds(p, e):
+    def turn(carry):
+        number, key, h = carry
+        return number + 1, jax.random.fold_in(key, number), noised(p, key, h)
+
+    start = 0, e["key"], p["b"]
+    return amp.while_loop(
+        lambda carry: carry[0] < e["n"],
+        turn,
+        start,
+        most=3,
+    )[2].sum()
+
+
+def down_a_tree(p, e):
+    def step(carry, value):
+        key, h = carry
+        key = jax.random.fold_in(key, value)
+        return key, noised(p, key, h)
+
+    keys, states = amp.scan_tree(
+        step,
+        (e["key"], p["b"]),
+        e["tree"],
+    )
+    drawn = amp.map(lambda key, h: h.sum() + jax.random.uniform(key), keys, states)
+    return amp.sum(drawn)
+
+
+def by_recursion(p, e):
+    def each(recur, before):
+        key, h = recur(before)
+        own, key = jax.random.split(key)
+        return own, noised(p, key, h)
+
+    init = e["key"], p["b"]
+    _, states = amp.recurse(each, init, e["before"])
+    return amp.sum(states).sum()
+
+
+@pytest.mark.parametrize("form", ["steps", "scan"])
+@pytest.mark.parametrize("function", [in_rounds, down_a_tree, by_recursion])
+def test_a_batch_carries_keys(function, form):
+    spec = {
+        "key": "key<fry>[]",
+        "n": "int32[]",
+        "before": "int32[k]",
+        "tree": amp.Tree("int32[v]", "int32[v]", "int32[v]"),
+    }
+    examples = []
+    for n in range(3):
+        tree = amp.Tree(
+            parent=[-1] + [0] * n,
+            side=[0, *range(n)],
+            value=[*range(n + 1)],
+        )
+        before = np.arange(-1, n - 1, dtype=np.int32)
+        key = jax.random.key(n)
+        examples.append({"key": key, "n": np.int32(n), "before": before, "tree": tree})
+    p = {"w": P["w"], "b": P["b"]}
+    with jax.enable_x64(True), loops_as(form):
+        check_batch(function, p, spec, examples)
