@@ -51,6 +51,31 @@ _PRODUCTS = frozenset(["conv_general_dilated", "dot_general"])
 """Operations that sum in float32 what they read in low precision."""
 
 
+def wide_segment_sum(
+    values: Any,
+    ids: Any,
+    n: int,
+    **options: Any,
+) -> Array:
+    """Sums of segments, of the values' dtype; those of low precision are formed in float32, as `jnp.sum` does.
+
+    Args:
+      values: `[rows, ...]`.
+      ids: `[rows]`: each row's segment; `n` for none.
+      n: How many segments there are.
+      **options: Of JAX's `.at[...].add`; by default rows of no segment are dropped.
+    """
+    dtype = values.dtype
+    if is_low(dtype):
+        values = values.astype(WIDE)
+    none = jnp.zeros(
+        (n, *values.shape[1:]),
+        values.dtype,
+    )
+    settings = {"mode": "drop", "wrap_negative_indices": False, **options}
+    return none.at[ids].add(values, **settings).astype(dtype)
+
+
 def with_wide_sums(
     function: Callable[[], tuple[Any, ...]],
     params: Any,

@@ -35,7 +35,7 @@ from ampjax.engine.kernels.wiring import (
     write_outputs,
 )
 from ampjax.jaxprs.axis_products import over_one_axis
-from ampjax.jaxprs.wide_sums import with_wide_sums
+from ampjax.jaxprs.wide_sums import wide_segment_sum, with_wide_sums
 from ampjax.sched.columns import TRASH
 
 Seeds = tuple[Array | None, tuple[Array | None, ...]]
@@ -211,13 +211,11 @@ class _SentOverEdges:
         # receiver out of range.
         places, receivers = self.edges.ends
         carried = jnp.concatenate(sent).at[places].get(**INSIDE)
-        return (
-            jnp.zeros(
-                (len(self.rows), *carried.shape[1:]),
-                carried.dtype,
-            )
-            .at[receivers]
-            .add(carried, mode="drop")
+        return wide_segment_sum(
+            carried,
+            receivers,
+            len(self.rows),
+            mode="drop",
         )
 
     def pull_back(
@@ -242,13 +240,11 @@ class _SentOverEdges:
             back.at[receivers].get(mode="clip"),
         )
         # A sent row gets the sum over the edges by which it has left.
-        returned = (
-            jnp.zeros(
-                (len(edges.senders), *back.shape[1:]),
-                back.dtype,
-            )
-            .at[places]
-            .add(carried, **INSIDE)
+        returned = wide_segment_sum(
+            carried,
+            places,
+            len(edges.senders),
+            **INSIDE,
         )
         masks = []
         for size, total in zip(sizes[:-1], edges.totals, strict=True):
@@ -284,8 +280,11 @@ class _SentOverEdges:
         # Rows that take no gradient end here.
         if not self.program.float_ports[0]:
             return weights, None
-        return weights, jnp.zeros_like(rows).at[edges.senders].add(
-            jnp.concatenate(sent_back), **INSIDE
+        return weights, wide_segment_sum(
+            jnp.concatenate(sent_back),
+            edges.senders,
+            len(rows),
+            **INSIDE,
         )
 
     def _senders(self) -> list[Array]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from ampjax.errors import GraphError
@@ -22,6 +21,7 @@ from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.instance_topologies import check_edges
 from ampjax.frontend.rules.sequence_rules import elements_space
+from ampjax.jaxprs.wide_sums import wide_segment_sum
 
 
 @STEP_RULES.of(PROPAGATE)
@@ -111,7 +111,7 @@ def _received(
         total = run.zeros(out)
         for (by_edge, by_node), part, slot in zip(values, parts, slots, strict=True):
             rows = by_edge if run.size(part.room) <= n else by_node
-            total = total + jax.ops.segment_sum(run.get(rows), run.slots[slot], n)
+            total = total + wide_segment_sum(run.get(rows), run.slots[slot], n)
         return [filled_up(run, room, total)]
 
     inner.block.add([out], compute)

@@ -21,6 +21,7 @@ from ampjax.frontend.combinators.sequences import LOGSUMEXP, MAX, SUM, least
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.values import Elements, Static, Wanted
 from ampjax.frontend.rules import reduction_rules
+from ampjax.jaxprs.wide_sums import wide_segment_sum
 
 
 @STEP_RULES.of(SUM, MAX, LOGSUMEXP)
@@ -96,7 +97,7 @@ def segment_sum(values: Any, ids: Any, n: int) -> Any:
       ids: `[rows]`: each row's segment, sorted; `n` for none.
       n: How many segments there are.
     """
-    return jax.ops.segment_sum(values, ids, n, indices_are_sorted=True)
+    return wide_segment_sum(values, ids, n, indices_are_sorted=True)
 
 
 def segment_max(values: Any, ids: Any, n: int) -> Any:

@@ -22,6 +22,7 @@ from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.payload_types import from_raw, is_key, raw_type
 from ampjax.frontend.draft.row_origins import Origin, RowOrigin, origins_of
 from ampjax.jaxprs.primitives import is_inexact
+from ampjax.jaxprs.wide_sums import WIDE, is_low
 
 
 @dataclass(eq=False)
@@ -454,6 +455,11 @@ def taken(values: Any, at: Any) -> Any:
             at.shape,
             jax.ShapeDtypeStruct(values.shape[1:], values.dtype),
         )
-    if not is_key(values):
-        return values.at[at].get(mode="promise_in_bounds")
-    return values[at]
+    if is_key(values):
+        return values[at]
+    dtype = values.dtype
+    if is_low(dtype):
+        # cotangents of a row that is read often are then summed in float32
+        values = values.astype(WIDE)
+    found = values.at[at].get(mode="promise_in_bounds")
+    return found.astype(dtype)

@@ -27,6 +27,7 @@ from ampjax.frontend.combinators.tracing import (
     user_line,
 )
 from ampjax.jaxprs.primitives import shape_text
+from ampjax.jaxprs.wide_sums import wide_segment_sum
 
 PROPAGATE = Combinator("propagate")
 
@@ -265,7 +266,7 @@ def _send(
                 sent = jax.vmap(send)(given)
             to = ends[1][picks]
             total = jax.tree.map(
-                lambda a, m, to=to: a + jax.ops.segment_sum(m, to, n),
+                lambda a, m, to=to: a + wide_segment_sum(m, to, n),
                 total,
                 sent,
             )

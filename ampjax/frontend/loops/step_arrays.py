@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from ampjax.frontend.loops.level_bodies import LevelBody
 from ampjax.frontend.loops.packed_rows import Kept, Packed
 from ampjax.frontend.loops.step_tables import StepTables
+from ampjax.jaxprs.wide_sums import sum_dtype
 from ampjax.lanes.rewriting.linear_pairs import derivative, linear_pair
 
 
@@ -296,6 +297,8 @@ class StepArrays:
         self, tables: StepTables, cotangent: Any, of_reads: Callable[..., list[Any]]
     ) -> tuple[Any, Any]:
         """Computes cotangents of all states: each step adds to the cotangents of the states that the step has read."""
+        dtype = cotangent.dtype
+        wide = sum_dtype(dtype)
 
         def step(size: int, first: Any, every: Any) -> Any:
             # All readers of these states are in later steps, which are done.
@@ -304,16 +307,20 @@ class StepArrays:
                     every,
                     self.n_before + first,
                     size,
-                )
+                ).astype(dtype)
             )
             for at, value in zip(tables.reads, of_reads(size, first, own), strict=True):
                 every = every.at[_rows(at, first, size)].add(
-                    value,
+                    value.astype(wide),
                     mode="promise_in_bounds",
                 )
             return every
 
-        every = tables.over(step, cotangent, reverse=True)
+        every = tables.over(
+            step,
+            cotangent.astype(wide),
+            reverse=True,
+        ).astype(dtype)
         return every[self.n_before :], every[: self.n_before]
 
 

@@ -21,6 +21,7 @@ from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import pack, unpack
 from ampjax.frontend.draft.values import Computed, Elements, Flow, Static, Value, Wanted
 from ampjax.ir.builders import ragged_builders
+from ampjax.jaxprs.wide_sums import WIDE, is_low, wide_segment_sum
 
 
 @MESSAGE_RULES.of(SUM, MAX, LOGSUMEXP)
@@ -210,7 +211,7 @@ def segment_sum(
     n: int,
 ) -> jax.Array:
     """The sum of each segment."""
-    return jax.ops.segment_sum(rows, ids, n)
+    return wide_segment_sum(rows, ids, n)
 
 
 def _segment_max(
@@ -223,8 +224,8 @@ def _segment_max(
     if not jnp.issubdtype(rows.dtype, jnp.inexact):
         return most
     first = (rows == most[jnp.minimum(ids, n - 1)]).astype(rows.dtype)
-    many = jax.ops.segment_sum(first, ids, n)
-    mean = jax.ops.segment_sum(rows * first, ids, n) / jnp.maximum(many, 1)
+    many = wide_segment_sum(first, ids, n)
+    mean = wide_segment_sum(rows * first, ids, n) / jnp.maximum(many, 1)
     return jnp.where(many > 0, mean, most)
 
 
@@ -236,7 +237,7 @@ def _segment_log_sum_exp(
     """Of each segment, entry by entry; entries of minus infinity add nothing, in gradients neither."""
     most = jax.lax.stop_gradient(jax.ops.segment_max(rows, ids, n))
     top = jnp.where(jnp.isfinite(most), most, 0)
-    total = jax.ops.segment_sum(
+    total = wide_segment_sum(
         jnp.exp(rows - top[jnp.minimum(ids, n - 1)]),
         ids,
         n,
@@ -256,10 +257,10 @@ def _column_sum(
     assert space.parent is not None
     out = np.zeros(
         (space.parent.n_rows(data), *values.shape[1:]),
-        values.dtype,
+        WIDE if is_low(values.dtype) else values.dtype,
     )
     np.add.at(out, space.parents(data), values)
-    return out
+    return out.astype(values.dtype)
 
 
 def _column_log_sum_exp(

@@ -29,6 +29,7 @@ from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
 from ampjax.frontend.whole_sequences.sorted_sequences import sort
 from ampjax.frontend.whole_sequences.whole_reductions import SEGMENTS, contracted, reduced
 from ampjax.jaxprs.primitives import bind
+from ampjax.jaxprs.wide_sums import WIDE, is_low
 
 
 def rev(
@@ -124,24 +125,29 @@ def accumulated(
     if source.params["axis"] or is_sequence(one):
         return None
 
+    # a running sum of low precision stops to grow: 256 + 1 is 256 in bfloat16
+    wide = WIDE if is_low(one.dtype) else one.dtype
+    carried = jax.ShapeDtypeStruct(one.shape, wide)
+
     def step(
         total: Any,
         x: Any,
     ) -> tuple[Any, Any]:
-        return operate(total, x), operate(total, x)
+        after = operate(total, x.astype(wide))
+        return after, after.astype(one.dtype)
 
-    traced = trace(step, one, one)[0]
+    traced = trace(step, carried, one)[0]
     first = Constant(
         np.full(
             one.shape,
             start(one.dtype),
-            one.dtype,
+            wide,
         )
     )
     options = {"n_carry": 1, "reverse": source.params["reverse"]}
     call = Call(
         SCAN,
-        [one, kind],
+        [carried, kind],
         (traced,),
         (0,),
         equation.line,
