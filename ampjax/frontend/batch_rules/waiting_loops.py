@@ -287,7 +287,7 @@ def _steps(
 
 
 def zeros_of(kind: Any) -> Any:
-    """Zeros of a type; of keys those made of zeros."""
+    """Zeros of a type, which may be one of keys."""
     with jax.ensure_compile_time_eval():
         return zeros((), kind)
 
