@@ -57,7 +57,7 @@ def wide_segment_sum(
     n: int,
     **options: Any,
 ) -> Array:
-    """Sums of segments, of the values' dtype; those of low precision are formed in float32, as `jnp.sum` does.
+    """Sums of segments, of the values' dtype; sums of low precision are formed in float32, as by `jnp.sum`.
 
     Args:
       values: `[rows, ...]`.
