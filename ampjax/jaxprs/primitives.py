@@ -220,6 +220,18 @@ def called(eqn: Any) -> Any:
     return eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
 
 
+def for_usual_platforms(eqn: Any) -> Any:
+    """The jaxpr that a choice by platform computes on all but TPUs' kernels of the user's own; None for any other equation.
+
+    `jnp.diagonal` has such a choice. Its first operand is the number of the platform.
+    """
+    platforms = eqn.params.get("branches_platforms")
+    if not platforms or platforms[-1] is not None:
+        return None
+    named = {name for names in platforms[:-1] for name in names}
+    return eqn.params["branches"][-1] if named == {"mosaic"} else None
+
+
 def scan_parts(
     eqn: Any,
     args: Sequence[Any],

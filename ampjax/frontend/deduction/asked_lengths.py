@@ -1,4 +1,6 @@
-"""Questions of a model to Python about the length of a sequence, such as `max(n, 1)`: JAX answers as if no sequence were empty."""
+"""Questions about the length of a sequence. Of a model to Python, such as `max(n, 1)`: JAX answers as if no sequence were empty. Of JAX itself: whether
+what is read fits into a sequence, which the steps of these reads find out for each example.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from jax import export
 
@@ -25,6 +28,18 @@ _INSTEAD = (
     "Write `jnp.maximum(n, 1)` in place of `max(n, 1)`, and `jnp.where` or `amp.cond` in place of `if`; "
     "or leave out such instances."
 )
+
+
+_FITTING = (
+    "_slice_shape_rule",
+    "_gather_shape_rule",
+    "_dynamic_slice_shape_rule",
+    "_dynamic_update_slice_shape_rule",
+    "_scatter_shape_rule",
+    "_top_k_abstract_eval",
+    "_top_k_shape_rule",
+)
+"""Functions of JAX that ask whether a part is no larger than the whole. The steps of these operations check each example, and read nothing where nothing is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +91,20 @@ def _watch() -> None:
     # lengths of JAX have no truth value of their own: Python takes each for true
     unlike_zero = _noting(lambda length, zero: True, operator.ne)
     kind.__bool__ = functools.partialmethod(unlike_zero, 0)
+    kind.rmin = _as_many(kind.rmin)
+
+
+def _as_many(least: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+    """The smaller of an array's size and a length where JAX cuts the array, as in `table[:n]`: the length, with a check where the elements are read."""
+
+    @functools.wraps(least)
+    def smaller(self: Any, size: int) -> Any:
+        is_cut = sys._getframe(2).f_code.co_name == "clamp_index"
+        if _ASKED.get() is not None and is_cut:
+            return self
+        return least(self, size)
+
+    return smaller
 
 
 def _noting(
@@ -86,8 +115,14 @@ def _noting(
 
     @functools.wraps(answered)
     def asked(self: Any, other: Any) -> Any:
-        answer = answered(self, other)
         found = _ASKED.get()
+        try:
+            answer = answered(self, other)
+        except jax.errors.InconclusiveDimensionOperation:
+            asks = sys._getframe(1).f_code
+            if found is None or asks.co_name not in _FITTING or _is_users(asks.co_filename):
+                raise
+            return compare in (operator.ge, operator.le)
         if found is None or isinstance(other, bool):
             return answer
         if not isinstance(other, int | np.integer):

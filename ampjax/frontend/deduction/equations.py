@@ -21,6 +21,7 @@ from ampjax.jaxprs.primitives import (
     bind,
     called,
     evaluate,
+    for_usual_platforms,
     inner,
     is_anywhere,
     line_text,
@@ -250,8 +251,11 @@ def _flatten(
 
     for source in jaxpr.eqns:
         inputs = tuple(read(atom) for atom in source.invars)
-        if source.primitive.name in CALLS or _is_opened(source):
-            body, constants = opened(called(source))
+        usual = for_usual_platforms(source)
+        if usual is not None:
+            inputs = inputs[1:]
+        if usual is not None or source.primitive.name in CALLS or _is_opened(source):
+            body, constants = opened(called(source) if usual is None else usual)
             given = dict(
                 zip(
                     [*body.constvars, *body.invars],

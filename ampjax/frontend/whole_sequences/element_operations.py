@@ -476,9 +476,17 @@ def _pad(equation: Any) -> Params | None:
 def _gather(equation: Any) -> ElementForm | None:
     """Reads in each element of a sequence, or of an array by the numbers that a sequence holds."""
     own, axis = _axes_of(equation)
-    of_operand, of_indices = own
-    if of_operand is None or of_indices is not None:
-        return _first(_gathered)(equation)
+    of_operand, _ = own
+    found = None if of_operand is None else _gather_in_elements(equation, of_operand, axis)
+    return _first(_gathered)(equation) if found is None else found
+
+
+def _gather_in_elements(
+    equation: Any,
+    of_operand: int,
+    axis: int,
+) -> ElementForm | None:
+    """Reads in each element of a sequence, by numbers that are the same for all elements."""
     params = equation.params
     numbers = params["dimension_numbers"]
     gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}

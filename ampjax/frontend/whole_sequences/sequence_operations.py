@@ -277,7 +277,15 @@ _ACCUMULATED: Mapping[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
 }
 """What joins a running result and an element, and from a dtype to what it begins with."""
 
-_ANYWHERE: Sequence[SequenceRule | None] = (lengths, numbered, contracted, reduced)
+_ANYWHERE: Sequence[SequenceRule | None] = (
+    lengths,
+    numbered,
+    contracted,
+    reduced,
+    sequence_slices.sliced,
+    sequence_slices.gathered,
+    sequence_slices.sliced_where_told,
+)
 """Rules for sequences whose elements' axis stands anywhere."""
 
 _RULES: Mapping[str, SequenceRule] = {

@@ -9,16 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.errors import DataError
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, filled_up, taken
 from ampjax.frontend.batches.room_bodies import Body, is_static, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.deduction.equations import Equation
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace
-from ampjax.frontend.draft.long_axes import element_type, is_sequence
-from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.draft.index_spaces import Column
+from ampjax.frontend.draft.long_axes import element_type, is_sequence, long_axis
+from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.whole_sequences.cut_arrays import cut_array, starts_of
+from ampjax.frontend.whole_sequences.numbered_reads import (
+    by_known_numbers,
+    by_number,
+    check_numbers,
+)
 from ampjax.frontend.whole_sequences.sequence_parts import length_of, sized
-from ampjax.frontend.whole_sequences.sorted_sequences import in_computed_order
 
 Numbers = Callable[[Any], np.ndarray]
 """From the data to integers, one or several for each row of a space."""
@@ -29,24 +33,28 @@ def sliced(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """Slices along the elements alone, as `jax.lax.slice` does."""
+    """Slices along the elements alone, as `jax.lax.slice` does; of an array as many rows as a sequence has elements."""
     (xs,) = values
     params = equation.source.params
     given = type_of_atom(equation.inputs[0])
-    start, *starts = params["start_indices"]
-    limits = params["limit_indices"][1:]
-    step, *steps = params["strides"] or (1,) * len(given.shape)
-    if not isinstance(xs, Elements) or any(starts):
+    starts = params["start_indices"]
+    steps = params["strides"] or (1,) * len(given.shape)
+    if not isinstance(xs, Elements):
+        if any(step != 1 for step in steps):
+            return None
+        return cut_array(body, equation, xs, starts)
+    if long_axis(given) or any(starts[1:]):
         return None
-    if any(each != 1 for each in steps) or tuple(limits) != given.shape[1:]:
+    limits = params["limit_indices"][1:]
+    if any(each != 1 for each in steps[1:]) or tuple(limits) != given.shape[1:]:
         return None
     first = length_of(
         body,
-        start,
+        starts[0],
         [(xs, given)],
         equation.line,
     )
-    return _part(body, equation, xs, first, step)
+    return _part(body, equation, xs, first, steps[0])
 
 
 def gathered(
@@ -54,16 +62,22 @@ def gathered(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """Indexes a sequence: neighbouring elements from one on, or elements by numbers that follow from the example."""
+    """Indexes a sequence: neighbouring elements from one on, or elements by their numbers, and a part of each by further numbers."""
     xs, at = values
     params = equation.source.params
     numbers = params["dimension_numbers"]
     given, indices = map(type_of_atom, equation.inputs)
-    is_first_axis = tuple(numbers.start_index_map) == (0,) and not numbers.operand_batching_dims
-    is_whole = tuple(params["slice_sizes"][1:]) == given.shape[1:]
-    if not isinstance(xs, Elements) or not is_first_axis or not is_whole:
+    axes = tuple(numbers.start_index_map)
+    if numbers.operand_batching_dims:
         return None
-    if indices.shape == (1,) and not numbers.collapsed_slice_dims and is_static(at):
+    is_range = indices.shape == (len(axes),) and not numbers.collapsed_slice_dims
+    if not isinstance(xs, Elements):
+        starts = starts_of(body, at, axes, len(given.shape)) if is_range else None
+        return None if starts is None else cut_array(body, equation, xs, starts)
+    if long_axis(given) or 0 not in axes:
+        return None
+    is_whole = tuple(params["slice_sizes"][1:]) == given.shape[1:]
+    if is_range and axes == (0,) and is_whole and is_static(at):
         column = body.low.host.column(at, body.region, indices)
         return _part(
             body,
@@ -72,63 +86,9 @@ def gathered(
             lambda data: column.of(data)[:, 0].astype(np.int64),
             1,
         )
-    if tuple(numbers.collapsed_slice_dims) != (0,) or indices.shape[1:] != (1,):
+    if 0 not in numbers.collapsed_slice_dims:
         return None
-    if not isinstance(at, Elements):
-        return _several(body, equation, xs, at, indices)
-    at = body.low.copied(at, body.space)
-    if not is_static(at.element):
-        return _in_computed_order(body, equation, xs, at)
-    inside = body.inside(at.space)
-    column = body.low.host.column(
-        at.element,
-        inside.region,
-        element_type(indices),
-    )
-    space = at.space
-
-    def number(data: Any) -> np.ndarray:
-        return column.of(data)[:, 0].astype(np.int64)
-
-    def sizes(data: Any) -> np.ndarray:
-        return xs.space.lengths(data)[space.parents(data)]
-
-    _check(
-        inside,
-        number,
-        lambda data: np.ones(space.n_rows(data), int),
-        sizes,
-        equation.line,
-    )
-
-    def origin(data: Any) -> np.ndarray:
-        return xs.space.starts(data)[space.parents(data)] + number(data)
-
-    way = ("gathered", at.element, column)
-    return [
-        Elements(
-            space,
-            body.low.value_at(xs.element, xs.space, space, origin, way),
-        )
-    ]
-
-
-def _in_computed_order(
-    body: Body,
-    equation: Equation,
-    xs: Elements,
-    at: Elements,
-) -> list[Value] | None:
-    """Elements by computed numbers, of a sequence that has any wherever there is a number."""
-    n_rows = body.space.n_rows
-    _check(
-        body,
-        lambda data: np.zeros(n_rows(data), int),
-        at.space.lengths,
-        xs.space.lengths,
-        equation.line,
-    )
-    return in_computed_order(body, equation, xs, at)
+    return by_number(body, equation, xs, at)
 
 
 def _part(
@@ -169,7 +129,7 @@ def _part(
         def numbers(data: Any) -> np.ndarray:
             return first(data)[:, None] + step * np.arange(kind.shape[0])
 
-        return _array(body, xs, numbers, kind)
+        return _array(body, xs, numbers, kind, equation.line)
     space = body.low.lengths.space(
         str(kind.shape[0]),
         around,
@@ -190,92 +150,16 @@ def _part(
     ]
 
 
-def _several(
-    body: Body,
-    equation: Equation,
-    xs: Elements,
-    at: Value,
-    indices: Any,
-) -> list[Value] | None:
-    """An array of elements by their numbers, equally many for each row."""
-    if not is_static(at):
-        return None
-    column = body.low.host.column(at, body.region, indices)
-
-    def numbers(data: Any) -> np.ndarray:
-        return column.of(data)[..., 0].astype(np.int64)
-
-    for i in range(indices.shape[0]):
-        _check(
-            body,
-            lambda data, i=i: numbers(data)[:, i],
-            lambda data: np.ones(
-                body.space.n_rows(data),
-                int,
-            ),
-            xs.space.lengths,
-            equation.line,
-        )
-    return _array(body, xs, numbers, equation.outputs[0].aval)
-
-
 def _array(
     body: Body,
     xs: Elements,
     numbers: Numbers,
     kind: Any,
+    line: str,
 ) -> list[Value] | None:
-    """An array `[k, ...]` of elements for each row; None where elements are sequences.
-
-    Args:
-      body: The rows.
-      xs: The sequence.
-      numbers: The elements' numbers, `[rows, k]`.
-      kind: The array's type.
-    """
-    low = body.low
-    if isinstance(xs.element, Elements):
-        return None
-    values = []
-    for i in range(kind.shape[0]):
-
-        def origin(data: Any, i: int = i) -> np.ndarray:
-            return xs.space.starts(data) + numbers(data)[:, i]
-
-        values.append(
-            low.value_at(
-                xs.element,
-                xs.space,
-                body.space,
-                origin,
-                ("one", numbers, i),
-            )
-        )
-    each = element_type(kind)
-    if all(map(is_static, values)):
-        columns = [
-            low.host.column(
-                value,
-                body.region,
-                each,
-            )
-            for value in values
-        ]
-        whole = Column(
-            body.space,
-            lambda data: np.stack(
-                [column.of(data) for column in columns],
-                1,
-            ),
-        )
-        return [Static(whole)]
-    rows = [body.rows(value, each) for value in values]
-    out = Rows(kind, body.room)
-    body.block.add(
-        [out],
-        lambda run: [jnp.stack([run.get(each) for each in rows], 1)],
-    )
-    return [View(out, body.space)]
+    """An array of some elements for each row; None where elements are sequences."""
+    found = by_known_numbers(body, xs, numbers, kind.shape[:1], kind, line)
+    return None if found is None else [found]
 
 
 def sliced_where_told(
@@ -288,15 +172,12 @@ def sliced_where_told(
     given = type_of_atom(equation.inputs[0])
     kind = equation.outputs[0].aval
     sizes = equation.source.params["slice_sizes"]
-    if (
-        not isinstance(
-            xs,
-            Elements,
-        )
-        or is_sequence(kind)
-        or isinstance(xs.element, Elements)
-    ):
+    if not isinstance(xs, Elements):
+        return _array_where_told(body, equation, xs, [start, *starts])
+    if isinstance(xs.element, Elements) or long_axis(given):
         return None
+    if is_sequence(kind):
+        return _part_where_told(body, equation, xs, start)
     n = sizes[0]
     whole = jax.ShapeDtypeStruct(
         (n, *given.shape[1:]),
@@ -331,12 +212,54 @@ def sliced_where_told(
                 most,
             )[:, None] + np.arange(n)
 
-        found = _array(body, xs, numbers, whole)
+        found = _array(body, xs, numbers, whole, equation.line)
     else:
         found = [_computed(body, xs, start, whole)]
     if found is None or whole.shape == kind.shape:
         return found
     return [_cut(body, found[0], starts, whole, kind)]
+
+
+def _part_where_told(
+    body: Body,
+    equation: Equation,
+    xs: Elements,
+    start: Value,
+) -> list[Value] | None:
+    """As many elements as an expression of lengths says, from one on whose number the host knows; None for another number, and for parts of elements."""
+    given = type_of_atom(equation.inputs[0])
+    kind = equation.outputs[0].aval
+    if not is_static(start) or kind.shape[1:] != given.shape[1:]:
+        return None
+    number = jax.ShapeDtypeStruct((), np.int64)
+    column = body.low.host.column(start, body.region, number)
+    count = length_of(body, kind.shape[0], [(xs, given)], equation.line)
+
+    def first(data: Any) -> np.ndarray:
+        most = xs.space.lengths(data) - count(data)
+        return np.clip(column.of(data).astype(np.int64), 0, np.maximum(most, 0))
+
+    return _part(body, equation, xs, first, 1)
+
+
+def _array_where_told(
+    body: Body,
+    equation: Equation,
+    array: Value,
+    starts: Sequence[Value],
+) -> list[Value] | None:
+    """As many rows of an array as a sequence has elements, from one on; None where the number is computed."""
+    kind = equation.outputs[0].aval
+    found: list[Any] = []
+    for number, start in enumerate(starts):
+        own = starts_of(body, start, (0,), 1) if number == long_axis(kind) else None
+        if own is not None:
+            found += own
+        elif isinstance(start, Constant):
+            found.append(int(start.value))
+        else:
+            return None
+    return cut_array(body, equation, array, found, is_clamped=True)
 
 
 def _computed(
@@ -438,27 +361,12 @@ def _check(
     """Checks that elements are there that are read, where any is."""
     space = body.space
     body.low.host.draft.checks.append(
-        lambda data: _check_numbers(
+        lambda data: check_numbers(
             data,
             space,
-            (number, count, lengths),
+            number(data),
+            count(data),
+            lengths(data),
             line,
         )
     )
-
-
-def _check_numbers(
-    data: Any,
-    space: IndexSpace,
-    told: tuple[Numbers, Numbers, Numbers],
-    line: str,
-) -> None:
-    number, count, lengths = (each(data) for each in told)
-    wrong = np.flatnonzero((count > 0) & ((number < 0) | (number >= lengths)))
-    for row in wrong[:1].tolist():
-        raise DataError(
-            f"{line}, instance {space.instances(data)[row]}",
-            "an element that the sequence has",
-            f"number {number[row]} of {lengths[row]} elements",
-            "Take what is there; `amp.cond` of `amp.length` chooses what to do without.",
-        )

@@ -74,78 +74,58 @@ def sort(
 
 def in_computed_order(
     body: Body,
+    home: Body,
     equation: Equation,
     xs: Elements,
-    at: Elements,
-) -> list[Value] | None:
-    """Reads elements of a sequence by numbers that another sequence holds; None where elements are sequences.
+    number: Rows,
+    place: int,
+) -> View:
+    """Reads elements of a sequence by computed numbers: for each row one, or an array of them.
 
     Args:
-      body: Where.
+      body: The rows that have the sequence.
+      home: The rows that read: the same, or elements of them.
       equation: JAX's `gather`, along the elements.
-      xs: The sequence.
-      at: The numbers, `[1]` each.
+      xs: The sequence, whose elements are arrays.
+      number: The numbers, `[..., axes]`, in `home`.
+      place: Which of the axes' numbers is that of the elements.
     """
-    if _has_sequences(xs):
-        return None
-    given, indices = map(type_of_atom, equation.inputs)
+    kind = element_type(type_of_atom(equation.inputs[0]))
     mode = equation.source.params["mode"]
-    space = at.space
-    inner = body.inside(space)
-    kind = element_type(given)
-    number = inner.rows(at.element, element_type(indices))
+    space = home.space
+    is_inside = space is not body.space
     values = body.inside(xs.space).rows(xs.element, kind)
 
     def lengths(data: Any) -> np.ndarray:
-        return xs.space.lengths(data)[space.parents(data)]
+        found = xs.space.lengths(data)
+        return found[space.parents(data)] if is_inside else found
 
-    sizes = inner.rows(
+    sizes = home.rows(
         Static(Column(space, lengths)),
         jax.ShapeDtypeStruct((), np.int32),
     )
     elements = body.parents(xs.space)
-    around = body.parents(space)
-    room = inner.bare()
-    out = Rows(kind, room)
+    around = body.parents(space) if is_inside else None
+    room = home.bare()
+    shape = (*number.aval.shape[:-1], *kind.shape)
+    out = Rows(jax.ShapeDtypeStruct(shape, kind.dtype), room)
 
     def compute(run: Run) -> list[Any]:
         every = run.get(values)
-        own = run.get(number)[:, 0]
-        size = run.get(sizes)
-        first = jnp.searchsorted(
-            run.slots[elements],
-            run.slots[around],
-        )
-        place = jnp.clip(
-            own,
-            0,
-            jnp.maximum(size - 1, 0),
-        )
+        own = run.get(number)[..., place]
+        size = along(run.get(sizes), own)
+        row = jnp.arange(len(own)) if around is None else run.slots[around]
+        first = along(jnp.searchsorted(run.slots[elements], row), own)
+        nearest = jnp.clip(own, 0, jnp.maximum(size - 1, 0))
         last = max(len(every) - 1, 0)
-        found = taken(
-            every,
-            jnp.clip(
-                first + place,
-                0,
-                last,
-            ),
-        )
+        found = taken(every, jnp.clip(first + nearest, 0, last))
         if mode == jax.lax.GatherScatterMode.FILL_OR_DROP:
             is_there = (own >= 0) & (own < size)
-            found = _or_filled(
-                found,
-                is_there,
-                equation,
-            )
-        return filled_rows(
-            run,
-            [out],
-            [found],
-        )
+            found = _or_filled(found, is_there, equation)
+        return filled_rows(run, [out], [found])
 
-    body.block.add([out], compute)
-    element: Value = View(out, space)
-    return [Elements(space, element)]
+    home.block.add([out], compute)
+    return View(out, space)
 
 
 def _or_filled(
