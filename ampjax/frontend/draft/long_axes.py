@@ -12,6 +12,11 @@ from typing import Any
 import jax
 
 
+def is_known_length(size: Any) -> bool:
+    """Whether an axis has the same length in all examples."""
+    return isinstance(size, int)
+
+
 def long_axis(kind: Any) -> int | None:
     """The axis that counts a sequence's elements: the first whose length is symbolic; None if there is none.
 
@@ -55,9 +60,15 @@ def length_name(kind: Any) -> str:
     return str(kind.shape[axis])
 
 
-def element_type(kind: Any) -> Any:
-    """The type of a sequence's element, or of an array's part along its first axis."""
-    axis = long_axis(kind) or 0
+def element_type(kind: Any, axis: int | None = None) -> Any:
+    """The type of a sequence's element, or of an array's part along its first axis.
+
+    Args:
+      kind: The type.
+      axis: The axis that counts the elements, if it is another one.
+    """
+    if axis is None:
+        axis = long_axis(kind) or 0
     return jax.ShapeDtypeStruct(
         (*kind.shape[:axis], *kind.shape[axis + 1 :]),
         kind.dtype,

@@ -13,7 +13,12 @@ from typing import Any
 
 import jax
 
-from ampjax.frontend.draft.long_axes import is_sequence, long_axis, without_axis
+from ampjax.frontend.draft.long_axes import (
+    is_known_length,
+    is_sequence,
+    long_axis,
+    without_axis,
+)
 from ampjax.jaxprs.primitives import CALLS, bind, called, evaluate, jvp_rule, opened
 from ampjax.jaxprs.rowwise import ELEMENTWISE
 
@@ -28,11 +33,31 @@ class ElementForm:
       params: Its parameters.
       are_each: Of which operands it gets an element; of others it gets all.
       dropped: For each operand an axis of size 1 to leave out, which stands beside the elements; else None.
+      turned: For each operand another axis whose elements it gets than the one that counts them in the operand; else None. Empty for none at all.
     """
 
     params: Params
     are_each: tuple[bool, ...]
     dropped: tuple[int | None, ...]
+    turned: tuple[int | None, ...] = ()
+
+    def axes(self, equation: Any) -> list[int | None]:
+        """For each operand the axis of the elements that it gets; None where it gets all.
+
+        Args:
+          equation: JAX's equation.
+        """
+        found = []
+        turned = self.turned or (None,) * len(self.are_each)
+        for variable, is_each, other in zip(
+            equation.invars,
+            self.are_each,
+            turned,
+            strict=True,
+        ):
+            own = long_axis(variable.aval) if other is None else other
+            found.append(own if is_each else None)
+        return found
 
 
 Shifted = Callable[[Any], "Params | None"]
@@ -46,16 +71,16 @@ class NotByElementError(Exception):
     """An operation that looks at more than one element."""
 
 
-def operands_by_element(equation: Any) -> list[bool] | None:
-    """Says of which operands an operation gets an element at a time; None for an operation that looks at more than one.
+def element_axes(equation: Any) -> list[int | None] | None:
+    """Finds the axis of which an operation gets an element at a time, for each operand; None for an operation that looks at more than one.
 
     Args:
       equation: JAX's equation, some of whose types have a symbolic axis.
     """
     if _is_call(equation):
-        return [_is_long(variable) for variable in equation.invars]
+        return _own_axes(equation)
     form = _form(equation)
-    return None if form is None else [*form.are_each]
+    return None if form is None else form.axes(equation)
 
 
 def on_element(equation: Any, operands: Sequence[Any]) -> list[Any]:
@@ -63,7 +88,7 @@ def on_element(equation: Any, operands: Sequence[Any]) -> list[Any]:
 
     Args:
       equation: JAX's equation.
-      operands: For each operand an element or its value, as `operands_by_element` says.
+      operands: For each operand an element or its value, as `element_axes` says.
 
     Raises:
       NotByElementError: If the operation is none that does the same to each element.
@@ -104,15 +129,14 @@ def on_element(equation: Any, operands: Sequence[Any]) -> list[Any]:
 
 def _inside(equation: Any, operands: Sequence[Any]) -> list[Any]:
     """The results of an equation of a function, for one element of each sequence."""
-    are_long = [_is_long(variable) for variable in equation.invars]
-    if not any(are_long) and not any(
+    if not any(
         map(
             _is_long,
-            equation.outvars,
+            [*equation.invars, *equation.outvars],
         )
     ):
         return bind(equation, operands)
-    if operands_by_element(equation) != are_long:
+    if element_axes(equation) != _own_axes(equation):
         raise NotByElementError(equation.primitive.name)
     return on_element(equation, operands)
 
@@ -123,6 +147,11 @@ def _is_call(equation: Any) -> bool:
 
 def _is_long(variable: Any) -> bool:
     return is_sequence(variable.aval)
+
+
+def _own_axes(equation: Any) -> list[int | None]:
+    """The axis that counts the elements of each operand; None for an array."""
+    return [long_axis(variable.aval) for variable in equation.invars]
 
 
 def _form(equation: Any) -> ElementForm | None:
@@ -200,7 +229,7 @@ def _axes_of(equation: Any) -> tuple[list[int | None], int]:
     """The elements' axis of each operand, and of the result."""
     result = long_axis(equation.outvars[0].aval)
     assert result is not None
-    return [long_axis(variable.aval) for variable in equation.invars], result
+    return _own_axes(equation), result
 
 
 def _cut(shape: Sequence[Any], axis: int) -> tuple[Any, ...]:
@@ -208,12 +237,17 @@ def _cut(shape: Sequence[Any], axis: int) -> tuple[Any, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _of_each(params: Params, n: int = 1) -> ElementForm:
-    """The form of an operation that gets an element of every operand."""
+def _of_each(
+    params: Params,
+    n: int = 1,
+    turned: int | None = None,
+) -> ElementForm:
+    """The form of an operation that gets an element of every operand, along another axis if that is told."""
     return ElementForm(
         params,
         (True,) * n,
         (None,) * n,
+        () if turned is None else (turned,) * n,
     )
 
 
@@ -243,22 +277,28 @@ def _elementwise(equation: Any) -> ElementForm | None:
 
 
 def _over_axes(name: str) -> Formed:
-    """An operation over several axes, of which none is the elements'."""
+    """An operation over several axes, of which none is the elements'; a reduction over the elements' gets those of the next axis that is left."""
 
     def formed(equation: Any) -> ElementForm | None:
-        (own,), _ = _axes_of(equation)
+        (own,), axis = _axes_of(equation)
+        (given,) = equation.invars
         axes = tuple(map(int, equation.params[name]))
-        if own is None or own in axes:
+        if own is None:
             return None
-        return _of_each(
-            {
-                **equation.params,
-                name: without_axis(
-                    axes,
-                    own,
-                ),
-            }
-        )
+        turned = None
+        if own in axes:
+            left = [number for number in range(len(given.aval.shape)) if number not in axes]
+            if len(left) != len(equation.outvars[0].aval.shape):
+                return None
+            turned = own = left[axis]
+        shifted = {
+            **equation.params,
+            name: without_axis(
+                axes,
+                own,
+            ),
+        }
+        return _of_each(shifted, turned=turned)
 
     return formed
 
@@ -321,17 +361,16 @@ def _transpose(equation: Any) -> ElementForm | None:
             equation.params["permutation"],
         )
     ]
-    if own is None or order[axis] != own:
+    if own is None:
         return None
-    return _of_each(
-        {
-            **equation.params,
-            "permutation": without_axis(
-                order,
-                own,
-            ),
-        }
-    )
+    shifted = {
+        **equation.params,
+        "permutation": without_axis(
+            order,
+            order[axis],
+        ),
+    }
+    return _of_each(shifted, turned=order[axis])
 
 
 def _iota(equation: Any) -> ElementForm | None:
@@ -382,7 +421,7 @@ def _product(equation: Any) -> ElementForm | None:
                 ),
                 without_axis(batched[side], lost),
             )
-            if own[side] != lost:
+            if is_known_length(equation.invars[side].aval.shape[lost]):
                 return None
         for found, kept in zip(
             numbers,
@@ -399,6 +438,7 @@ def _product(equation: Any) -> ElementForm | None:
         shifted,
         tuple(are_each),
         (None, None),
+        tuple(gone),
     )
 
 

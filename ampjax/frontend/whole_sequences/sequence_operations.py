@@ -22,11 +22,12 @@ from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.frontend.whole_sequences import sequence_parts, sequence_slices
 from ampjax.frontend.whole_sequences.element_operations import (
     NotByElementError,
+    element_axes,
     on_element,
-    operands_by_element,
 )
 from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
 from ampjax.frontend.whole_sequences.sorted_sequences import sort
+from ampjax.frontend.whole_sequences.turned_sequences import turned
 from ampjax.frontend.whole_sequences.whole_reductions import SEGMENTS, contracted, reduced
 from ampjax.jaxprs.primitives import bind
 from ampjax.jaxprs.wide_sums import WIDE, is_low
@@ -166,18 +167,16 @@ def by_element(
     outputs = [name.aval for name in equation.outputs]
     if not all(map(is_sequence, outputs)):
         return None
-    are_each = operands_by_element(equation.source)
-    if are_each is None:
+    axes = element_axes(equation.source)
+    given = None if axes is None else turned(body, values, kinds, axes)
+    if axes is None or given is None:
         return None
-    found = [
-        value
-        for value, is_each in zip(
-            values,
-            are_each,
-            strict=True,
-        )
-        if is_each
-    ]
+    values = given
+    are_each = [axis is not None for axis in axes]
+    found = []
+    for value, is_each in zip(values, are_each, strict=True):
+        if is_each:
+            found.append(value)
     if found:
         space = elements_space(
             found,
@@ -195,7 +194,7 @@ def by_element(
     types = []
     operands = []
     for i in order:
-        types.append(element_type(kinds[i]) if are_each[i] else kinds[i])
+        types.append(element_type(kinds[i], axes[i]) if are_each[i] else kinds[i])
         operands.append(values[i].element if are_each[i] else values[i])
 
     def of_one(*each: Any) -> list[Any]:
