@@ -11,7 +11,7 @@ import numpy as np
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.batches.programs_of_rows import Rows, View
 from ampjax.frontend.batches.room_bodies import Body
-from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.batches.row_lowering import RowLowering, Value
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Constant, Elements
@@ -23,16 +23,21 @@ class CarriedPart:
     """A part of a carry.
 
     Args:
-      body: Whose rows it has: the loop's room around, of a sequence the room of its elements.
-      is_sequence: Whether it is a sequence.
+      body: Whose rows it has: the loop's room around, of a sequence the room of its elements, of a sequence of sequences the innermost ones.
       before: Its rows before the loop.
       line: The user's line.
+      spaces: The spaces of a sequence, from the outside.
     """
 
     body: Body
-    is_sequence: bool
     before: Rows
     line: str
+    spaces: tuple[IndexSpace, ...] = ()
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether it is a sequence."""
+        return bool(self.spaces)
 
     def value(self, rows: Rows) -> Value:
         """Returns rows of the part as a value around the loop.
@@ -40,10 +45,11 @@ class CarriedPart:
         Args:
           rows: Rows before the loop, in it or after it.
         """
-        space = self.body.space
-        view = View(rows, space)
+        view = View(rows, self.body.space)
         found: Value = view
-        return Elements(space, found) if self.is_sequence else found
+        for space in reversed(self.spaces):
+            found = Elements(space, found)
+        return found
 
     def last(self) -> Rows:
         """Makes the rows of the part after the loop."""
@@ -55,10 +61,11 @@ class CarriedPart:
         Args:
           turn: The room of the turn.
         """
-        if not self.is_sequence:
-            return turn
-        own = Elements(self.body.space, Constant(0))
-        return turn.inside(turn.low.copied(own, turn.space).space)
+        low = turn.low
+        for number, space in enumerate(self.spaces):
+            own = Elements(low.original(space) if number else space, Constant(0))
+            turn = turn.inside(low.copied(own, turn.space).space)
+        return turn
 
     def after(
         self,
@@ -71,18 +78,15 @@ class CarriedPart:
           room: The turn's room, as `inside` finds it.
           value: What the turn's function returned.
         """
-        kind = self.before.aval
-        if not self.is_sequence:
-            return room.rows(value, kind)
-        assert isinstance(value, Elements)
-        return room.rows(
-            _one_by_one(
-                room,
+        for space in _spaces_around(room.space, len(self.spaces)):
+            assert isinstance(value, Elements)
+            value = _one_by_one(
+                room.low,
+                space,
                 value,
                 self.line,
-            ),
-            kind,
-        )
+            )
+        return room.rows(value, self.before.aval)
 
 
 def carried_part(
@@ -100,42 +104,51 @@ def carried_part(
       line: The user's line.
 
     Raises:
-      GraphError: If it is a sequence of sequences.
+      GraphError: If it is a sequence of sequences of lengths of their own.
     """
-    if not isinstance(value, Elements):
-        return CarriedPart(
-            body,
-            False,
-            body.rows(value, kind),
-            line,
-        )
-    own = body.low.copied(value, body.space)
-    if isinstance(own.element, Elements):
-        fix = "Carry one inner sequence in a `map` over the outer one, or a sum of each."
-        raise GraphError(
-            line,
-            "arrays or sequences of arrays as a carry",
-            shape_text(kind),
-            fix,
-        )
-    inner = body.inside(own.space)
+    spaces = []
+    around = body.space.around()
+    whole = kind
+    while isinstance(value, Elements):
+        own = body.low.copied(value, body.space)
+        original = body.low.original(own.space)
+        if spaces and (original is own.space or original.parent not in around):
+            fix = "Carry one inner sequence in a `map` over the outer one, or a sum of each."
+            raise GraphError(
+                line,
+                "arrays, sequences of arrays or matrices of pairs as a carry",
+                shape_text(whole),
+                fix,
+            )
+        spaces.append(own.space)
+        body = body.inside(own.space)
+        value, kind = own.element, element_type(kind)
     return CarriedPart(
-        inner,
-        True,
-        inner.rows(own.element, element_type(kind)),
+        body,
+        body.rows(value, kind),
         line,
+        tuple(spaces),
     )
 
 
+def _spaces_around(space: IndexSpace, n: int) -> list[IndexSpace]:
+    """Lists so many spaces, from the outside, of which the last is given."""
+    found = []
+    for _ in range(n):
+        found.append(space)
+        assert space.parent is not None
+        space = space.parent
+    return found[::-1]
+
+
 def _one_by_one(
-    room: Body,
+    low: RowLowering,
+    space: IndexSpace,
     value: Elements,
     line: str,
 ) -> Value:
-    """Returns a sequence's elements as values of a room that has the elements of another one, which must be equally long."""
+    """Returns a sequence's elements as values of a space that has the elements of another one, which must be equally long."""
     own = value.space
-    space = room.space
-    low = room.low
     if own is space:
         return value.element
     low.host.draft.checks.append(

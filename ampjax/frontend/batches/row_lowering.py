@@ -264,6 +264,11 @@ class RowLowering:
         def element() -> Value:
             one = value.element
             row = RowOrigin(inner, element_rows, some_rows)
+            if original is not None and isinstance(one, Elements):
+                same = self._same_for_all(one, inner)
+                if same is not None:
+                    # the columns of a matrix of pairs, of which copies are one, too
+                    return self.sequence_at(self.copied(one, outer), inner, row, "around", same)
             found = self.value_at(one, outer, inner, row, (way, outer))
             if original is not None and isinstance(found, View | Static):
                 # what is computed for each row of a space between is no copy of one further out
@@ -273,6 +278,13 @@ class RowLowering:
             return found
 
         return Elements(inner, element)
+
+    def _same_for_all(self, value: Elements, space: IndexSpace) -> IndexSpace | None:
+        """The sequence further out that a sequence is a copy of for all elements of a space, if it is one."""
+        original = self._copied.get(value.space)
+        if original is None or original.parent not in space.around():
+            return None
+        return original
 
     def value_at(
         self,

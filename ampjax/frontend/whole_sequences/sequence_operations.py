@@ -25,6 +25,7 @@ from ampjax.frontend.whole_sequences.element_operations import (
     element_axes,
     on_element,
 )
+from ampjax.frontend.whole_sequences.jax_loops import scanned
 from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
 from ampjax.frontend.whole_sequences.sorted_sequences import sort
 from ampjax.frontend.whole_sequences.turned_sequences import turned
@@ -284,6 +285,7 @@ _ANYWHERE: Sequence[SequenceRule | None] = (
     sequence_slices.sliced,
     sequence_slices.gathered,
     sequence_slices.sliced_where_told,
+    scanned,
 )
 """Rules for sequences whose elements' axis stands anywhere."""
 
@@ -298,6 +300,7 @@ _RULES: Mapping[str, SequenceRule] = {
     "pad": padded,
     "dot_general": contracted,
     "sort": sort,
+    "scan": scanned,
     **dict.fromkeys(SEGMENTS, reduced),
     **dict.fromkeys(_ACCUMULATED, accumulated),
     **dict.fromkeys(UPDATES, updated),
