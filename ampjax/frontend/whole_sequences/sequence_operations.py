@@ -26,6 +26,7 @@ from ampjax.frontend.whole_sequences.element_operations import (
     on_element,
 )
 from ampjax.frontend.whole_sequences.jax_loops import scanned
+from ampjax.frontend.whole_sequences.range_updates import slice_updated
 from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
 from ampjax.frontend.whole_sequences.sorted_sequences import sort
 from ampjax.frontend.whole_sequences.turned_sequences import turned
@@ -301,6 +302,7 @@ _RULES: Mapping[str, SequenceRule] = {
     "dot_general": contracted,
     "sort": sort,
     "scan": scanned,
+    "dynamic_update_slice": slice_updated,
     **dict.fromkeys(SEGMENTS, reduced),
     **dict.fromkeys(_ACCUMULATED, accumulated),
     **dict.fromkeys(UPDATES, updated),

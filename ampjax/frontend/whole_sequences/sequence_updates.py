@@ -17,6 +17,7 @@ from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.whole_sequences.element_operations import update_of_axes
+from ampjax.frontend.whole_sequences.range_updates import range_updated
 from ampjax.frontend.whole_sequences.sequence_scatters import DROPPING, scattered
 from ampjax.jaxprs.primitives import bind
 
@@ -34,7 +35,11 @@ def updated(
     source = equation.source
     numbers = source.params["dimension_numbers"]
     axes = tuple(numbers.scatter_dims_to_operand_dims)
-    if any(isinstance(value, Elements) for value in values[1:]) or not _is_flat(xs):
+    if not _is_flat(xs):
+        return None
+    if source.params["mode"] in DROPPING and 0 not in numbers.inserted_window_dims:
+        return range_updated(body, equation, values, UPDATES)
+    if any(isinstance(value, Elements) for value in values[1:]):
         return None
     if 0 not in axes or 0 not in numbers.inserted_window_dims or len(indices.shape) != 1:
         return None
