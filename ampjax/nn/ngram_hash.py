@@ -122,7 +122,5 @@ def _numbered(xp: Any, tokens: Any) -> Any:
 
 def _older(xp: Any, x: Any, age: int) -> Any:
     """By position the token that stands so many places before, 0 where there is none."""
-    missing = min(age, x.shape[-1])
-    kept = x[..., : x.shape[-1] - missing]
-    zeros = xp.zeros((*x.shape[:-1], missing), xp.uint32)
-    return xp.concatenate([zeros, kept], axis=-1)
+    zeros = xp.zeros((*x.shape[:-1], age), xp.uint32)
+    return xp.concatenate([zeros, x], axis=-1)[..., : x.shape[-1]]

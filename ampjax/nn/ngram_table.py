@@ -169,7 +169,8 @@ class NgramTable:
           What is to be added to the hidden states, `[..., n_tokens, n_hidden]`.
         """
         memory = params["table"][ids]
-        memory = memory.reshape(*memory.shape[:-2], -1)
+        n_memory = memory.shape[-2] * memory.shape[-1]
+        memory = memory.reshape(*memory.shape[:-2], n_memory)
         asked = _normed(hidden, params["hidden_scale"])
         offered = _normed(memory @ params["key"], params["key_scale"])
         likeness = (asked * offered).sum(-1, keepdims=True)
@@ -193,11 +194,11 @@ def _convolved(x: jax.Array, weights: jax.Array, dilation: int) -> jax.Array:
     n_tokens = x.shape[-2]
     result = x * weights[-1]
     for age in range(1, len(weights)):
-        back = min(age * dilation, n_tokens)
-        zeros = jnp.zeros_like(x[..., :back, :])
+        back = age * dilation
+        zeros = jnp.zeros((*x.shape[:-2], back, x.shape[-1]), x.dtype)
         older = jnp.concatenate(
-            [zeros, x[..., : n_tokens - back, :]],
+            [zeros, x],
             axis=-2,
-        )
+        )[..., :n_tokens, :]
         result = result + older * weights[-1 - age]
     return result

@@ -23,7 +23,7 @@ from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.row_origins import Origin, ReadColumn, RowOrigin, origins_of, rows_at
-from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.utils.row_ranges import ranges
 
 if TYPE_CHECKING:
@@ -278,6 +278,43 @@ class RowLowering:
             return found
 
         return Elements(inner, element)
+
+    def value_within(
+        self,
+        value: Value,
+        outer: IndexSpace,
+        space: IndexSpace,
+        origin: Callable[[Any], np.ndarray],
+        way: Hashable,
+    ) -> Value:
+        """Like `value_at`, for elements of a sequence: what is the same sequence for all of them stays that, as the columns of a matrix of pairs are.
+
+        Args:
+          value: The value.
+          outer: The space of the sequence's elements.
+          space: The other space, of rows around or of their elements.
+          origin: For each row there, the row of `outer`, around which is the same row.
+          way: What the origin says.
+        """
+        around = outer.parent
+        assert around is not None
+        same = self._same_for_all(value, around) if isinstance(value, Elements) else None
+        if same is None:
+            return self.value_at(value, outer, space, origin, way)
+        rows = value.space
+        inner = self.copied(Elements(same, Constant(0)), space).space
+
+        def every(data: Any) -> np.ndarray:
+            first = rows_at(rows.starts(data), origin(data))
+            return ranges(first, inner.lengths(data))
+
+        def some(data: Any, at: np.ndarray) -> np.ndarray:
+            own = inner.parents_of(data, at)
+            first = rows_at(rows.starts(data), origins_of(origin, data, own))
+            return first + at - inner.starts(data)[own]
+
+        row = RowOrigin(inner, every, some)
+        return Elements(inner, self.value_at(value.element, rows, inner, row, (way, rows)))
 
     def _same_for_all(self, value: Elements, space: IndexSpace) -> IndexSpace | None:
         """The sequence further out that a sequence is a copy of for all elements of a space, if it is one."""

@@ -145,14 +145,16 @@ class RowProgram:
                 )
                 for leaf in leaves
             ]
-            values = body.run(
-                traced,
-                [
-                    *map(Constant, constants),
-                    *of_params,
-                    *of_example,
-                ],
-            )
+            # steps of operations on whole sequences are traced as well
+            with noting_asked_lengths():
+                values = body.run(
+                    traced,
+                    [
+                        *map(Constant, constants),
+                        *of_params,
+                        *of_example,
+                    ],
+                )
             result = []
             for value, kind in zip(
                 values,

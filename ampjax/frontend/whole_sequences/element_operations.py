@@ -465,6 +465,23 @@ def _along(name: str, adds_axis: bool = False) -> Formed:
     return formed
 
 
+def _slice(equation: Any) -> ElementForm | None:
+    """A part of each element, along other axes than the elements' own."""
+    _, axis = _axes_of(equation)
+    params = equation.params
+    shape = equation.invars[0].aval.shape
+    steps = params["strides"] or (1,) * len(shape)
+    own = (params["start_indices"][axis], steps[axis], params["limit_indices"][axis])
+    if own != (0, 1, shape[axis]):
+        return None
+    shifted = {
+        "start_indices": _cut(params["start_indices"], axis),
+        "limit_indices": _cut(params["limit_indices"], axis),
+        "strides": _cut(steps, axis),
+    }
+    return _of_each(shifted, turned=axis)
+
+
 # -- operations whose sequences have the elements' axis first
 
 
@@ -492,20 +509,6 @@ def _less(axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(axis - 1 for axis in axes)
 
 
-def _slice(equation: Any) -> Params | None:
-    params = equation.params
-    start, *starts = params["start_indices"]
-    limit, *limits = params["limit_indices"]
-    step, *steps = params["strides"] or [1] * (1 + len(starts))
-    if start or step != 1 or limit != equation.invars[0].aval.shape[0]:
-        return None
-    return {
-        "start_indices": tuple(starts),
-        "limit_indices": tuple(limits),
-        "strides": tuple(steps),
-    }
-
-
 def _pad(equation: Any) -> Params | None:
     first, *others = equation.params["padding_config"]
     if any(first):
@@ -515,27 +518,24 @@ def _pad(equation: Any) -> Params | None:
 
 def _gather(equation: Any) -> ElementForm | None:
     """Reads in each element of a sequence, or of an array by the numbers that a sequence holds."""
-    own, axis = _axes_of(equation)
-    of_operand, _ = own
-    found = None if of_operand is None else _gather_in_elements(equation, of_operand, axis)
+    found = _gather_in_elements(equation)
     return _first(_gathered)(equation) if found is None else found
 
 
-def _gather_in_elements(
-    equation: Any,
-    of_operand: int,
-    axis: int,
-) -> ElementForm | None:
+def _gather_in_elements(equation: Any) -> ElementForm | None:
     """Reads in each element of a sequence, by numbers that are the same for all elements."""
+    _, axis = _axes_of(equation)
     params = equation.params
     numbers = params["dimension_numbers"]
     gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     sizes = params["slice_sizes"]
     kept = [number for number in range(len(sizes)) if number not in gone]
-    is_apart = of_operand in gone or of_operand in numbers.start_index_map
-    if is_apart or sizes[of_operand] != equation.invars[0].aval.shape[of_operand]:
+    if axis not in numbers.offset_dims:
         return None
-    if numbers.offset_dims[kept.index(of_operand)] != axis:
+    of_operand = kept[numbers.offset_dims.index(axis)]
+    size = equation.invars[0].aval.shape[of_operand]
+    is_apart = of_operand in numbers.start_index_map or is_known_length(size)
+    if is_apart or sizes[of_operand] != size:
         return None
     shifted = replace_numbers(
         numbers,
@@ -568,6 +568,7 @@ def _gather_in_elements(
         cut,
         (True, False),
         (None, None),
+        (of_operand, None),
     )
 
 
@@ -691,7 +692,7 @@ _FORMS: Mapping[str, Formed] = {
     "split": _along("axis"),
     "top_k": _along("axis"),
     "stack": _along("axis", adds_axis=True),
-    "slice": _first(_slice),
+    "slice": _slice,
     "pad": _first(_pad),
     "dot_general": _product,
     "gather": _gather,

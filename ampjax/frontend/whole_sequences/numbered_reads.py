@@ -85,23 +85,24 @@ def by_number(
     # the same part of each, or one by numbers of its own
     if not is_part:
         return [Elements(at.space, found) if is_sequence else found]
-    traced = trace(_of_part(equation, place, n_first), one, indices)[0]
+    behind = [axis - n_first for axis in numbers.offset_dims]
+    traced = trace(of_part(equation, place, behind), one, indices)[0]
     if is_sequence:
         return of_elements(body, at.space, traced, [], [found, own], of_whole=True)
     return body.run(traced, [found, own])
 
 
-def _of_part(
+def of_part(
     equation: Equation,
     place: int,
-    n_first: int,
+    offset_dims: Sequence[int],
 ) -> Callable[[Any, Any], list[Any]]:
     """The function that reads a part of one element, by the numbers of its other axes.
 
     Args:
       equation: JAX's `gather`.
       place: Which of the numbers is the element's.
-      n_first: How many axes of the result come from the numbers.
+      offset_dims: Which axes of the part are those of the element.
     """
     source = equation.source
     params = source.params
@@ -111,7 +112,7 @@ def _of_part(
     collapsed = [axis - 1 for axis in numbers.collapsed_slice_dims if axis]
     shifted = replace_numbers(
         numbers,
-        offset_dims=tuple(axis - n_first for axis in numbers.offset_dims),
+        offset_dims=tuple(offset_dims),
         collapsed_slice_dims=tuple(collapsed),
         start_index_map=tuple(axes[number] - 1 for number in others),
     )
@@ -178,7 +179,7 @@ def by_known_numbers(
             return of_around(data, xs.space.starts(data)) + number(data)
 
         way = ("one", numbers, i)
-        found.append(home.low.value_at(xs.element, xs.space, space, origin, way))
+        found.append(home.low.value_within(xs.element, xs.space, space, origin, way))
     if not shape:
         return found[0]
     return stacked(home, found, shape, kind)

@@ -106,7 +106,7 @@ def slice_updated(
     further = [*zip(starts, kinds, strict=True)]
     made = _Change(change, update, further, equation.line)
     if not is_static(start):
-        return made.from_computed(body, xs, changes, given, start)
+        return made.from_computed(body, xs, changes, given, (start, number))
     column = body.low.host.column(start, body.region, number)
 
     def first(data: Any) -> np.ndarray:
@@ -205,7 +205,7 @@ class _Change:
         xs: Elements,
         changes: Value,
         given: Any,
-        start: Value,
+        start: tuple[Value, Any],
     ) -> list[Value] | None:
         """Changes elements from a computed one on, or earlier where there would be too few; None for a sequence of changes."""
         if isinstance(changes, Elements):
@@ -216,7 +216,7 @@ class _Change:
         def of_one(changes: Any, start: Any, *args: Any) -> Any:
             own = args[:-3]
             x, number, length = args[-3:]
-            behind = number - jnp.clip(start, 0, length - n)
+            behind = number - jnp.clip(start.astype(np.int32), 0, length - n)
             is_changed = (behind >= 0) & (behind < n)
             new = self.change(x, changes[jnp.clip(behind, 0, n - 1)], *own)
             return jnp.where(is_changed, new, x)
@@ -228,10 +228,11 @@ class _Change:
         own = [value for value, _ in self.further]
         types = [kind for _, kind in self.further]
         one = element_type(given)
-        traced = trace(of_one, self.update, number, *types, one, number, number)[0]
+        begin, kind = start
+        traced = trace(of_one, self.update, kind, *types, one, number, number)[0]
         numbers = Static(Column(space, lambda data: space.numbers(data).astype(np.int32)))
         rows = [xs.element, numbers, Static(Column(space, lengths))]
-        return of_elements(body, space, traced, [changes, start, *own], rows, of_whole=True)
+        return of_elements(body, space, traced, [changes, begin, *own], rows, of_whole=True)
 
     def _require(
         self,

@@ -53,7 +53,7 @@ def rev(
     return [
         Elements(
             space,
-            body.low.value_at(xs.element, space, space, origin, "turned"),
+            body.low.value_within(xs.element, space, space, origin, "turned"),
         )
     ]
 

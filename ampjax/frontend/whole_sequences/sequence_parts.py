@@ -247,6 +247,8 @@ def padded(
     kind = equation.outputs[0].aval
     if between or not any(first) or isinstance(number, Elements):
         return None
+    if isinstance(xs.element, Elements):
+        return None
     line = equation.line
     given = [(xs, equation.inputs[0].aval)]  # type: ignore[union-attr]
     first_one = length_of(body, before, given, line)

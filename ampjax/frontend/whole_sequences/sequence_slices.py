@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.frontend.batch_rules.sequence_steps import of_elements
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, filled_up, taken
 from ampjax.frontend.batches.room_bodies import Body, is_static, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.long_axes import element_type, is_sequence, long_axis
@@ -20,9 +22,11 @@ from ampjax.frontend.whole_sequences.cut_arrays import cut_array, starts_of
 from ampjax.frontend.whole_sequences.numbered_reads import (
     by_known_numbers,
     by_number,
+    of_part,
     check_numbers,
 )
 from ampjax.frontend.whole_sequences.sequence_parts import length_of, sized
+from ampjax.jaxprs.primitives import bind
 
 Numbers = Callable[[Any], np.ndarray]
 """From the data to integers, one or several for each row of a space."""
@@ -54,7 +58,7 @@ def sliced(
         [(xs, given)],
         equation.line,
     )
-    return _part(body, equation, xs, first, steps[0])
+    return _part(body, equation, xs, first, steps[0], equation.outputs[0].aval)
 
 
 def gathered(
@@ -76,19 +80,50 @@ def gathered(
         return None if starts is None else cut_array(body, equation, xs, starts)
     if long_axis(given) or 0 not in axes:
         return None
-    is_whole = tuple(params["slice_sizes"][1:]) == given.shape[1:]
-    if is_range and axes == (0,) and is_whole and is_static(at):
-        column = body.low.host.column(at, body.region, indices)
-        return _part(
-            body,
-            equation,
-            xs,
-            lambda data: column.of(data)[:, 0].astype(np.int64),
-            1,
-        )
-    if 0 not in numbers.collapsed_slice_dims:
+    if 0 in numbers.collapsed_slice_dims:
+        return by_number(body, equation, xs, at)
+    is_front = tuple(numbers.offset_dims[:1]) == (0,)
+    if indices.shape != (len(axes),) or not is_front or not is_static(at):
         return None
-    return by_number(body, equation, xs, at)
+    return _parts_of_range(body, equation, xs, at)
+
+
+def _parts_of_range(
+    body: Body,
+    equation: Equation,
+    xs: Elements,
+    at: Value,
+) -> list[Value] | None:
+    """Elements from one on, and the same part of each, as JAX writes `xs[1:, 0]`; None where equally many are an array of sequences."""
+    given, indices = map(type_of_atom, equation.inputs)
+    params = equation.source.params
+    numbers = params["dimension_numbers"]
+    place = numbers.start_index_map.index(0)
+    column = body.low.host.column(at, body.region, indices)
+    n, *others = params["slice_sizes"]
+    kind = jax.ShapeDtypeStruct((n, *given.shape[1:]), given.dtype)
+    found = _part(
+        body,
+        equation,
+        xs,
+        lambda data: column.of(data)[:, place].astype(np.int64),
+        1,
+        kind,
+    )
+    is_whole = tuple(others) == given.shape[1:] and indices.shape == (1,)
+    if found is None or is_whole:
+        return found
+    (whole,) = found
+    if isinstance(whole, Elements):
+        behind = [axis - 1 for axis in numbers.offset_dims[1:]]
+        traced = trace(of_part(equation, place, behind), element_type(given), indices)[0]
+        return of_elements(body, whole.space, traced, [], [whole.element, at], of_whole=True)
+    traced = trace(
+        lambda x, own: bind(equation.source, [x, own.at[place].set(0)]),
+        kind,
+        indices,
+    )[0]
+    return body.run(traced, [whole, at])
 
 
 def _part(
@@ -97,9 +132,9 @@ def _part(
     xs: Elements,
     first: Numbers,
     step: int,
+    kind: Any,
 ) -> list[Value] | None:
     """Elements from one on, each so many behind the one before: a sequence, or an array where there are always equally many."""
-    kind = equation.outputs[0].aval
     around = body.space
     given = [(xs, type_of_atom(equation.inputs[0]))]
     count = length_of(
@@ -124,7 +159,7 @@ def _part(
 
     _check(body, first, count, xs.space.lengths, equation.line)
     _check(body, last, count, xs.space.lengths, equation.line)
-    if not is_sequence(kind):
+    if long_axis(kind) != 0:
 
         def numbers(data: Any) -> np.ndarray:
             return first(data)[:, None] + step * np.arange(kind.shape[0])
@@ -145,7 +180,7 @@ def _part(
     return [
         Elements(
             space,
-            body.low.value_at(xs.element, xs.space, space, origin, way),
+            body.low.value_within(xs.element, xs.space, space, origin, way),
         )
     ]
 
@@ -174,8 +209,12 @@ def sliced_where_told(
     sizes = equation.source.params["slice_sizes"]
     if not isinstance(xs, Elements):
         return _array_where_told(body, equation, xs, [start, *starts])
-    if isinstance(xs.element, Elements) or long_axis(given):
+    if long_axis(given):
         return None
+    if sizes[0] == given.shape[0]:
+        return _part_of_each(body, equation, xs, starts)
+    if isinstance(xs.element, Elements):
+        return _row_where_told(body, equation, xs, [start, *starts])
     if is_sequence(kind):
         return _part_where_told(body, equation, xs, start)
     n = sizes[0]
@@ -239,7 +278,54 @@ def _part_where_told(
         most = xs.space.lengths(data) - count(data)
         return np.clip(column.of(data).astype(np.int64), 0, np.maximum(most, 0))
 
-    return _part(body, equation, xs, first, 1)
+    return _part(body, equation, xs, first, 1, kind)
+
+
+def _part_of_each(
+    body: Body,
+    equation: Equation,
+    xs: Elements,
+    starts: Sequence[Value],
+) -> list[Value]:
+    """The same part of each element, which begins where the numbers of its axes say."""
+    given, _, *kinds = map(type_of_atom, equation.inputs)
+    _, *sizes = equation.source.params["slice_sizes"]
+
+    def of_one(*args: Any) -> Any:
+        *own, x = args
+        return jax.lax.dynamic_slice(x, own, sizes) if own else x
+
+    traced = trace(of_one, *kinds, element_type(given))[0]
+    return of_elements(body, xs.space, traced, starts, [xs.element], of_whole=True)
+
+
+def _row_where_told(
+    body: Body,
+    equation: Equation,
+    xs: Elements,
+    starts: Sequence[Value],
+) -> list[Value] | None:
+    """One row of a matrix of pairs, or a part of it, as JAX writes `scores[0]`; None for several rows."""
+    given, _, *kinds = map(type_of_atom, equation.inputs)
+    n, *sizes = equation.source.params["slice_sizes"]
+    if n != 1 or not is_static(starts[0]):
+        return None
+    number = jax.ShapeDtypeStruct((), np.int64)
+    column = body.low.host.column(starts[0], body.region, number)
+    lengths = xs.space.lengths
+
+    def numbers(data: Any) -> np.ndarray:
+        most = np.maximum(lengths(data) - 1, 0)
+        return np.clip(column.of(data).astype(np.int64), 0, most)
+
+    one = element_type(given)
+    row = by_known_numbers(body, xs, numbers, (), one, equation.line)
+    traced = trace(
+        lambda x, *own: jax.lax.dynamic_slice(x, own, sizes)[None],
+        one,
+        *kinds,
+    )[0]
+    return body.run(traced, [row, *starts[1:]])
 
 
 def _array_where_told(
