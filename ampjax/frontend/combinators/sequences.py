@@ -522,6 +522,11 @@ def _reduce(
     return structure.unflatten(bind(Call(kind, types, line=user_line()), operands))
 
 
+def most(dtype: Any) -> Any:
+    """The largest number of a dtype: infinity, if the dtype has that."""
+    return np.inf if jnp.issubdtype(dtype, jnp.inexact) else ~np.asarray(least(dtype), dtype)
+
+
 def least(dtype: Any) -> Any:
     """Finds the least number of a dtype: minus infinity, if the dtype has that.
 

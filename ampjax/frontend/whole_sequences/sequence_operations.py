@@ -12,7 +12,7 @@ import numpy as np
 from ampjax.frontend.batch_rules.sequence_steps import mapped, of_elements, scan, sequences
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import SequenceRule, Value
-from ampjax.frontend.combinators.sequences import SCAN, least
+from ampjax.frontend.combinators.sequences import SCAN, least, most
 from ampjax.frontend.combinators.tracing import Call, trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
@@ -28,7 +28,8 @@ from ampjax.frontend.whole_sequences.element_operations import (
 from ampjax.frontend.whole_sequences.jax_loops import scanned
 from ampjax.frontend.whole_sequences.range_updates import slice_updated
 from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
-from ampjax.frontend.whole_sequences.sorted_sequences import sort
+from ampjax.frontend.whole_sequences.sequence_windows import POOLED, convolved, pooled
+from ampjax.frontend.whole_sequences.sorted_sequences import largest, sort
 from ampjax.frontend.whole_sequences.turned_sequences import turned
 from ampjax.frontend.whole_sequences.whole_reductions import SEGMENTS, contracted, reduced
 from ampjax.jaxprs.primitives import bind
@@ -42,8 +43,14 @@ def rev(
 ) -> list[Value] | None:
     """The elements from the last to the first; None along another axis."""
     (xs,) = values
-    if equation.source.params["dimensions"] != (0,):
+    axes = tuple(equation.source.params["dimensions"])
+    if 0 not in axes:
         return None
+    if len(axes) > 1:
+        others = tuple(axis - 1 for axis in axes if axis)
+        one = element_type(type_of_atom(equation.inputs[0]))
+        traced = trace(lambda x: jax.lax.rev(x, others), one)[0]
+        (xs,) = of_elements(body, xs.space, traced, [], [xs.element], of_whole=True)
     space = xs.space
 
     def origin(data: Any) -> np.ndarray:
@@ -264,16 +271,11 @@ def padded(
     return sequence_parts.padded(body, equation, [xs, number])
 
 
-def _most(dtype: Any) -> Any:
-    """The largest number of a dtype: infinity, if the dtype has that."""
-    return np.inf if jnp.issubdtype(dtype, jnp.inexact) else ~np.asarray(least(dtype), dtype)
-
-
 _ACCUMULATED: Mapping[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
     "cumsum": (jax.lax.add, lambda dtype: 0),
     "cumprod": (jax.lax.mul, lambda dtype: 1),
     "cummax": (jax.lax.max, least),
-    "cummin": (jax.lax.min, _most),
+    "cummin": (jax.lax.min, most),
     "cumlogsumexp": (jnp.logaddexp, least),
 }
 """What joins a running result and an element, and from a dtype to what it begins with."""
@@ -287,6 +289,8 @@ _ANYWHERE: Sequence[SequenceRule | None] = (
     sequence_slices.gathered,
     sequence_slices.sliced_where_told,
     scanned,
+    convolved,
+    pooled,
 )
 """Rules for sequences whose elements' axis stands anywhere."""
 
@@ -302,6 +306,9 @@ _RULES: Mapping[str, SequenceRule] = {
     "dot_general": contracted,
     "sort": sort,
     "scan": scanned,
+    "top_k": largest,
+    "conv_general_dilated": convolved,
+    **dict.fromkeys(POOLED, pooled),
     "dynamic_update_slice": slice_updated,
     **dict.fromkeys(SEGMENTS, reduced),
     **dict.fromkeys(_ACCUMULATED, accumulated),

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.errors import DataError
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, filled_rows, taken
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.deduction.equations import Equation
-from ampjax.frontend.draft.index_spaces import Column
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.rules.sequence_rules import elements_space
@@ -70,6 +71,74 @@ def sort(
         element: Value = View(each, space)
         found.append(Elements(space, element))
     return found
+
+
+def largest(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """Finds the largest elements and their numbers, as `jax.lax.top_k` along the elements does; None along another axis.
+
+    All elements are sorted by sequence, value and, of equal ones, from the last to the first, so that the largest of a sequence come last.
+    """
+    (xs,) = values
+    params = equation.source.params
+    (atom,) = equation.inputs
+    if params["axis"] % len(type_of_atom(atom).shape) or _has_sequences(xs):
+        return None
+    space = xs.space
+    k = params["k"]
+    kind = element_type(type_of_atom(atom))
+    rows = body.inside(space).rows(xs.element, kind)
+    parents = body.parents(space)
+    body.low.host.draft.checks.append(
+        lambda data: _check_enough(data, space, k, equation.line),
+    )
+    room = body.bare()
+    sizes = body.rows(
+        Static(Column(body.space, lambda data: space.lengths(data))),
+        jax.ShapeDtypeStruct((), np.int32),
+    )
+    out = []
+    for name in equation.outputs:
+        out.append(Rows(name.aval, room))
+
+    def compute(run: Run) -> list[Any]:
+        every = run.get(rows)
+        around = run.slots[parents]
+        first = jnp.searchsorted(around, around)
+        number = first - jnp.arange(len(around))
+        keys = []
+        for key in (around, number):
+            keys.append(jnp.broadcast_to(along(key, every), every.shape))
+        _, ordered, turned = jax.lax.sort(
+            (keys[0], every, keys[1]),
+            dimension=0,
+            num_keys=3,
+        )
+        size = run.get(sizes)
+        begin = jnp.searchsorted(around, jnp.arange(len(size)))
+        at = (begin + size)[:, None] - 1 - jnp.arange(k)
+        at = jnp.clip(at, 0, max(len(every) - 1, 0))
+        found = [taken(ordered, at), taken(-turned, at).astype(out[1].aval.dtype)]
+        return filled_rows(run, out, found)
+
+    body.block.add(out, compute)
+    return [View(each, body.space) for each in out]
+
+
+def _check_enough(data: Any, space: IndexSpace, k: int, line: str) -> None:
+    """Checks that each sequence has so many elements."""
+    n = space.lengths(data)
+    for row in np.flatnonzero(n < k)[:1].tolist():
+        assert space.parent is not None
+        raise DataError(
+            f"{line}, instance {space.parent.instances(data)[row]}",
+            f"at least {k} elements, of which the largest {k} are taken",
+            f"{n[row]}",
+            "Take fewer: `jnp.sort(xs)[::-1][:k]` has as many as there are; or use `amp.cond` of `amp.length`.",
+        )
 
 
 def in_computed_order(
