@@ -27,6 +27,7 @@ from ampjax.frontend.whole_sequences.element_operations import (
 )
 from ampjax.frontend.whole_sequences.jax_loops import scanned
 from ampjax.frontend.whole_sequences.range_updates import slice_updated
+from ampjax.frontend.whole_sequences.reshaped_sequences import reshaped
 from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
 from ampjax.frontend.whole_sequences.sequence_windows import POOLED, convolved, pooled
 from ampjax.frontend.whole_sequences.sorted_sequences import largest, sort
@@ -306,6 +307,7 @@ _RULES: Mapping[str, SequenceRule] = {
     "dot_general": contracted,
     "sort": sort,
     "scan": scanned,
+    "reshape": reshaped,
     "top_k": largest,
     "conv_general_dilated": convolved,
     **dict.fromkeys(POOLED, pooled),

@@ -1,0 +1,129 @@
+"""Sequences in other shapes: several elements as one, one as several, and all pairs as a single sequence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.frontend.batch_rules.sequence_steps import of_elements
+from ampjax.frontend.batches.room_bodies import Body, type_of_atom
+from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.combinators.tracing import trace
+from ampjax.frontend.deduction.equations import Equation
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.long_axes import element_type, length_name, long_axis, n_long_axes
+from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.whole_sequences.numbered_reads import by_known_numbers
+from ampjax.frontend.whole_sequences.sequence_parts import sized
+
+
+def reshaped(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """Reshapes a sequence so that it has more or fewer elements; None where each element is reshaped, and for other shapes."""
+    (xs,) = values
+    given = type_of_atom(equation.inputs[0])
+    kind = equation.outputs[0].aval
+    is_front = long_axis(given) == long_axis(kind) == 0
+    if not is_front or n_long_axes(kind) > 1 or given.shape[0] == kind.shape[0]:
+        return None
+    space = body.low.lengths.space(
+        length_name(kind),
+        body.space,
+        sized([(xs, given)]),
+        equation.line,
+    )
+    one = element_type(given)
+    after = math.prod(kind.shape[1:])
+    if n_long_axes(given) == 2 and long_axis(one) == 0:
+        return _pairs_in_a_row(body, equation, xs, space)
+    if n_long_axes(given) > 1:
+        return None
+    before = math.prod(one.shape)
+    if before and after % before == 0:
+        return _joined(body, equation, xs, space, after // before)
+    if after and before % after == 0:
+        return _divided(body, equation, xs, space, before // after)
+    return None
+
+
+def _joined(
+    body: Body,
+    equation: Equation,
+    xs: Elements,
+    space: IndexSpace,
+    n: int,
+) -> list[Value] | None:
+    """Makes an element of each so many elements; None where elements are sequences."""
+    one = element_type(type_of_atom(equation.inputs[0]))
+    kind = element_type(equation.outputs[0].aval)
+    home = body.inside(space)
+    several = jax.ShapeDtypeStruct((n, *one.shape), one.dtype)
+
+    def numbers(data: Any) -> np.ndarray:
+        return space.numbers(data)[:, None] * n + np.arange(n)
+
+    found = by_known_numbers(home, xs, numbers, (n,), several, equation.line)
+    if found is None:
+        return None
+    traced = trace(lambda x: x.reshape(kind.shape), several)[0]
+    return of_elements(body, space, traced, [], [found], of_whole=True)
+
+
+def _divided(
+    body: Body,
+    equation: Equation,
+    xs: Elements,
+    space: IndexSpace,
+    n: int,
+) -> list[Value] | None:
+    """Makes so many elements of each element."""
+    one = element_type(type_of_atom(equation.inputs[0]))
+    kind = element_type(equation.outputs[0].aval)
+    home = body.inside(space)
+
+    def rows(data: Any) -> np.ndarray:
+        return space.numbers(data) // n
+
+    def parts(data: Any) -> np.ndarray:
+        return (space.numbers(data) % n).astype(np.int32)
+
+    whole = by_known_numbers(home, xs, rows, (), one, equation.line)
+    number = jax.ShapeDtypeStruct((), np.int32)
+    traced = trace(lambda x, part: x.reshape(n, *kind.shape)[part], one, number)[0]
+    part = Static(Column(space, parts))
+    return of_elements(body, space, traced, [], [whole, part], of_whole=True)
+
+
+def _pairs_in_a_row(
+    body: Body,
+    equation: Equation,
+    xs: Elements,
+    space: IndexSpace,
+) -> list[Value] | None:
+    """Lists all pairs, row after row; None where pairs have sequences."""
+    pairs = xs.element
+    if not isinstance(pairs, Elements) or isinstance(pairs.element, Elements):
+        return None
+    one = element_type(element_type(type_of_atom(equation.inputs[0])))
+    kind = element_type(equation.outputs[0].aval)
+    if math.prod(one.shape) != math.prod(kind.shape):
+        return None
+    rows, inner = xs.space, pairs.space
+
+    def origin(data: Any) -> np.ndarray:
+        # the first pair of each row around, which may have none
+        sizes = inner.lengths(data)
+        before = np.concatenate([[0], np.cumsum(sizes)])
+        first = before[rows.starts(data)]
+        return first[space.parents(data)] + space.numbers(data)
+
+    found = body.low.value_at(pairs.element, inner, space, origin, ("in a row", inner))
+    traced = trace(lambda x: x.reshape(kind.shape), one)[0]
+    return of_elements(body, space, traced, [], [found], of_whole=True)
