@@ -15,8 +15,8 @@ from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
-from ampjax.frontend.draft.long_axes import length_name, long_axis
-from ampjax.frontend.draft.values import Constant, Static
+from ampjax.frontend.draft.long_axes import is_sequence, length_name, long_axis
+from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.whole_sequences.sequence_parts import length_of
 
 Numbers = Callable[[Any], np.ndarray]
@@ -80,6 +80,63 @@ def cut_array(
     traced = trace(of_one, given, number)[0]
     place = Static(Column(space, places))
     return of_elements(body, space, traced, [array], [place], of_whole=True)
+
+
+def filled_array(
+    body: Body,
+    equation: Equation,
+    array: Value,
+    changes: Value,
+    start: Value,
+) -> list[Value] | None:
+    """Updates rows of an array by a sequence, from one on that the host knows, as `jnp.zeros((16, d)).at[:n].set(xs)` does; None for parts of rows.
+
+    Args:
+      body: Where.
+      equation: The operation.
+      array: The array.
+      changes: The sequence.
+      start: For the first axis, or for all axes, where the update begins.
+    """
+    given = type_of_atom(equation.inputs[0])
+    update = next(filter(is_sequence, map(type_of_atom, equation.inputs)), given)
+    begin = starts_of(body, start, (0,), 1)
+    if begin is None or not isinstance(changes, Elements) or update.shape[1:] != given.shape[1:]:
+        return None
+    space = changes.space
+    most = given.shape[0]
+    first = _first(body, begin[0], equation.line)
+    is_clamped = equation.source.primitive.name == "dynamic_update_slice"
+    if is_clamped:
+        first = _clamped(first, space, most)
+    body.low.host.draft.checks.append(
+        lambda data: _check(data, first(data), space, most, equation.line),
+    )
+
+    def places(data: Any) -> np.ndarray:
+        return (first(data)[space.parents(data)] + space.numbers(data)).astype(np.int32)
+
+    update_rows = _UPDATES[equation.source.primitive.name]
+    numbers = jax.ShapeDtypeStruct(update.shape[:1], np.int32)
+    traced = trace(
+        lambda x, at, new: getattr(x.at[at], update_rows)(new),
+        given,
+        numbers,
+        update,
+    )[0]
+    place: Value = Static(Column(space, places))
+    return body.run(traced, [array, Elements(space, place), changes])
+
+
+_UPDATES = {
+    "dynamic_update_slice": "set",
+    "scatter": "set",
+    "scatter-add": "add",
+    "scatter-mul": "multiply",
+    "scatter-min": "min",
+    "scatter-max": "max",
+}
+"""By the name of JAX's operation, the method of `x.at[...]` that does the same to rows."""
 
 
 def starts_of(

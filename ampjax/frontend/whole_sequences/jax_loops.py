@@ -1,8 +1,8 @@
-"""`jax.lax.scan`, `map` and `fori_loop` with whole sequences: the loops that `amp.scan` makes."""
+"""`jax.lax.scan`, `map`, `fori_loop` and `cond` with whole sequences: the loops that `amp.scan` makes, and the choices of `amp.switch`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from ampjax.frontend.batch_rules.sequence_steps import scan
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.combinators.branches import switch
 from ampjax.frontend.combinators.sequences import SCAN
 from ampjax.frontend.combinators.tracing import Call, Traced, trace
 from ampjax.frontend.deduction.equations import Equation
@@ -120,3 +121,24 @@ def _as_arrays(
             return None
         found.append(one)
     return found
+
+
+def branched(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value]:
+    """Chooses among functions of sequences, as `amp.switch` does."""
+    branches = [opened(each) for each in equation.source.params["branches"]]
+
+    def branch(number: int) -> Callable[..., list[Any]]:
+        jaxpr, constants = branches[number]
+        return lambda *given: evaluate(jaxpr, constants, given, bind)
+
+    functions = [branch(number) for number in range(len(branches))]
+    kinds = [type_of_atom(atom) for atom in equation.inputs]
+    traced, constants, _ = trace(
+        lambda index, *given: switch(index, functions, *given),
+        *kinds,
+    )
+    return body.run(traced, [*map(Constant, constants), *values])

@@ -17,7 +17,8 @@ from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.long_axes import element_type
-from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.whole_sequences.cut_arrays import filled_array
 from ampjax.frontend.whole_sequences.element_operations import replace_numbers, update_of_axes
 from ampjax.frontend.whole_sequences.numbered_reads import check_numbers
 from ampjax.frontend.whole_sequences.sequence_parts import length_of
@@ -83,7 +84,10 @@ def slice_updated(
     """Updates some elements as `jax.lax.dynamic_update_slice` does; from a computed one on only by an array."""
     xs, changes, start, *starts = values
     given, update, number, *kinds = map(type_of_atom, equation.inputs)
-    if not isinstance(xs, Elements) or isinstance(xs.element, Elements):
+    if not isinstance(xs, Elements):
+        is_whole = all(isinstance(each, Constant) and not each.value for each in starts)
+        return filled_array(body, equation, xs, changes, start) if is_whole else None
+    if isinstance(xs.element, Elements):
         return None
     lengths = xs.space.lengths
     count = length_of(body, update.shape[0], [(changes, update)], equation.line)

@@ -25,7 +25,7 @@ from ampjax.frontend.whole_sequences.element_operations import (
     element_axes,
     on_element,
 )
-from ampjax.frontend.whole_sequences.jax_loops import scanned
+from ampjax.frontend.whole_sequences.jax_loops import branched, scanned
 from ampjax.frontend.whole_sequences.range_updates import slice_updated
 from ampjax.frontend.whole_sequences.reshaped_sequences import reshaped
 from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
@@ -290,6 +290,7 @@ _ANYWHERE: Sequence[SequenceRule | None] = (
     sequence_slices.gathered,
     sequence_slices.sliced_where_told,
     scanned,
+    branched,
     convolved,
     pooled,
 )
@@ -307,6 +308,7 @@ _RULES: Mapping[str, SequenceRule] = {
     "dot_general": contracted,
     "sort": sort,
     "scan": scanned,
+    "cond": branched,
     "reshape": reshaped,
     "top_k": largest,
     "conv_general_dilated": convolved,

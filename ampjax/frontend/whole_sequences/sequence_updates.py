@@ -17,6 +17,7 @@ from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.whole_sequences.element_operations import update_of_axes
+from ampjax.frontend.whole_sequences.cut_arrays import filled_array
 from ampjax.frontend.whole_sequences.range_updates import range_updated
 from ampjax.frontend.whole_sequences.sequence_scatters import DROPPING, scattered
 from ampjax.jaxprs.primitives import bind
@@ -35,6 +36,10 @@ def updated(
     source = equation.source
     numbers = source.params["dimension_numbers"]
     axes = tuple(numbers.scatter_dims_to_operand_dims)
+    if not isinstance(xs, Elements) and indices.shape == (1,) and axes == (0,):
+        if source.params["mode"] not in DROPPING or numbers.inserted_window_dims:
+            return None
+        return filled_array(body, equation, xs, values[2], at)
     if not _is_flat(xs):
         return None
     if source.params["mode"] in DROPPING and 0 not in numbers.inserted_window_dims:
