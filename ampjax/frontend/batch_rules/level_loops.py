@@ -344,9 +344,11 @@ def side_by_side(
     low = body.low
 
     def copied(inner: IndexSpace) -> IndexSpace | None:
-        if inner.parent is not space:
-            return None
-        return low.copy_space(low.original(inner), around)
+        if inner.parent is space:
+            return low.copy_space(low.original(inner), around)
+        # of a matrix of pairs the pairs, which lie beside those around if its rows do
+        outer = None if inner.parent is None else copied(inner.parent)
+        return None if outer is None else low.copy_space(low.original(inner), outer)
 
     def levels(tables: RowTables) -> np.ndarray:
         rows = tables.rows(frame, around)

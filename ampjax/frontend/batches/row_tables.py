@@ -319,8 +319,8 @@ class RowTables:
     ) -> np.ndarray:
         """Lists copies of rows of the surroundings at the places of these rows, level by level."""
         assert frame.outer is not None
-        assert frame.space is not None
-        loop = self.rows(frame, frame.space)
+        assert space.parent is not None
+        loop = self.rows(frame, space.parent)
         none = np.full((*loop.shape[:-1], 1), -1)
         around = np.concatenate([loop, none], -1)
         at = self.parents(frame.outer, copied)[..., None, :]

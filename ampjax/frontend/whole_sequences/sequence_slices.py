@@ -22,8 +22,8 @@ from ampjax.frontend.whole_sequences.cut_arrays import cut_array, starts_of
 from ampjax.frontend.whole_sequences.numbered_reads import (
     by_known_numbers,
     by_number,
-    of_part,
     check_numbers,
+    of_part,
 )
 from ampjax.frontend.whole_sequences.sequence_parts import length_of, sized
 from ampjax.jaxprs.primitives import bind

@@ -9,7 +9,6 @@ import numpy as np
 
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
-from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.long_axes import is_known_length, long_axis
 from ampjax.frontend.draft.row_origins import RowOrigin
 from ampjax.frontend.draft.values import Constant, Elements
@@ -67,5 +66,3 @@ def _other_way_round(body: Body, value: Value) -> Elements | None:
     origin = RowOrigin(inner, every, some)
     element = low.value_at(value.element.element, rows, inner, origin, ("other way", rows))
     return Elements(outer, Elements(inner, element))
-
-
