@@ -62,6 +62,34 @@ OPERATIONS = {
     "sorted": lambda p, xs: jnp.sort(xs * p["b"], 0),
     "in order": lambda p, xs: (xs * p["b"])[jnp.argsort(xs[:, 0])],
     "less the mean": lambda p, xs: xs - amp.mean(xs),
+    "set behind the first": lambda p, xs: xs.at[1:].set(xs[:-1] * p["b"]),
+    "added to a part": lambda p, xs: xs.at[:-1, 0].add(xs[1:, 1]),
+    "columns of pairs": lambda p, xs: jax.nn.softmax(xs @ xs.T, axis=0) @ xs,
+    "pairs turned": lambda p, xs: jnp.cos(xs @ xs[::-1].T).T @ xs,
+    "diagonal": lambda p, xs: xs * jnp.diagonal(xs @ xs.T)[:, None],
+    "first rows of a table": lambda p, xs: xs + jnp.outer(jnp.arange(64), p["b"])[: xs.shape[0]],
+    "convolved": lambda p, xs: jax.lax.conv_general_dilated(
+        xs[None],
+        jnp.stack([p["w"], p["w"].T]),
+        (1,),
+        "SAME",
+        dimension_numbers=("NWC", "WIO", "NWC"),
+    )[0],
+    "pooled": lambda p, xs: jax.lax.reduce_window(
+        xs,
+        0.0,
+        jax.lax.add,
+        (2, 1),
+        (2, 1),
+        "SAME",
+    ),
+    "each twice": lambda p, xs: jnp.repeat(xs, 2, axis=0),
+    "one behind the other": lambda p, xs: xs.reshape(-1)[:, None] * p["b"],
+    "scanned": lambda p, xs: jax.lax.scan(
+        lambda h, x: (jnp.cos(h + x), h * x),
+        p["b"],
+        xs,
+    )[1],
     "mapped": lambda p, xs: amp.map(
         lambda x: jnp.sin(x) * p["b"],
         xs,
@@ -86,6 +114,8 @@ def model(names):
 
 KEEPING = ["turned around", "shifted", "product", "running sum", "softmax", "beside itself"]
 KEEPING += ["less the mean", "mapped", "sorted", "in order"]
+KEEPING += ["set behind the first", "columns of pairs", "diagonal", "convolved", "scanned"]
+KEEPING += ["first rows of a table", "pairs turned", "added to a part"]
 """Operations that leave a sequence as long as it is."""
 
 

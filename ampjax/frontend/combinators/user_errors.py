@@ -26,15 +26,17 @@ FIRST_ROWS = "For as many of a table's first rows as a sequence has elements, re
 """Advice about `table[:n]`, which JAX takes for a sequence of another length, as the table may have fewer rows."""
 
 _SORT = "Sort: `jnp.sort(xs)`, `jnp.argsort(xs)`."
-_LARGEST = "`jnp.sort(xs)[::-1][:k]` holds these values, and `jnp.argsort(-xs)[:k]` their places: sequences, which are shorter where there are fewer elements."
+_LARGEST = "Use `jax.lax.top_k`, which is exact; or `jnp.sort(xs)[::-1][:k]`, a sequence, which is shorter where there are fewer elements."
 _COMPUTED = "How many elements that gives is computed. Keep all elements, with `jnp.where(mask, xs, 0)` for those that do not count; or sort those that do to the front."
 _DRAWN = "Sort by numbers that are drawn for each element: `xs[jnp.argsort(draws)]`, of draws from `amp.map` with `jax.random.fold_in(key, i)`."
-_DIAGONAL = "`jnp.sum(a * jnp.eye(a.shape[0]), axis=1)` has the same entries; for a product `xs @ ys.T` they are `amp.map(jnp.dot, xs, ys)`."
+_DIAGONAL = "A matrix of as many rows as columns has one, `jnp.diagonal(a)`; read one beside it by numbers, `a[jnp.arange(n - 1), jnp.arange(1, n)]` with `n = a.shape[0]`."
+_EVENLY = "From 0 to 1: `jnp.arange(xs.shape[0]) / jnp.maximum(amp.length(xs) - 1, 1)`."
+_PADDED = "An array of a fixed size is `jnp.zeros((16, d)).at[: xs.shape[0]].set(xs)`; a matrix of pairs is padded along its second axis, so `jnp.pad(a.T, ((0, 0), (1, 0))).T` pads the first."
 _MATRIX = "A matrix to be decomposed has a fixed size: a product that sums over the elements, such as `xs.T @ xs`, or a leaf of fixed size in the spec."
 _MIDDLE = "Sort, and take what is in the middle: `jnp.sort(xs)[amp.length(xs) // 2]`."
 _WINDOW = "Compute on each element and its neighbours: `amp.map(f, amp.window(xs, 3))`."
 OF_WHOLE: dict[str, str] = {
-    **dict.fromkeys(["top_k", "approx_max_k"], _LARGEST),
+    **dict.fromkeys(["approx_max_k", "approx_min_k"], _LARGEST),
     **dict.fromkeys(["partition", "argpartition"], _SORT),
     **dict.fromkeys(["unique", "nonzero", "flatnonzero", "argwhere", "compress"], _COMPUTED),
     **dict.fromkeys(["permutation", "shuffle", "choice"], _DRAWN),
@@ -43,6 +45,8 @@ OF_WHOLE: dict[str, str] = {
     **dict.fromkeys(["cholesky", "eigh", "eigvalsh", "svd", "qr", "expm"], _MATRIX),
     **dict.fromkeys(["median", "quantile", "percentile", "nanmedian"], _MIDDLE),
     **dict.fromkeys(["convolve", "correlate"], _WINDOW),
+    "linspace": _EVENLY,
+    "pad": _PADDED,
     "searchsorted": "Count the elements that are smaller: `jnp.sum(xs < x)`.",
     "associative_scan": "Use `amp.scan`, or `jnp.cumsum` and the like.",
 }
@@ -54,11 +58,6 @@ _LOOP = (
     _LENGTH,
     "a comparison, a loop or `int()` that needs a number",
     "Use `amp.length` for the number, and `amp.map`, `amp.scan` or `amp.fori_loop` to go through elements.",
-)
-_CUT = (
-    _LENGTH,
-    "a read in each element of a sequence that was cut, of which JAX asks whether it has any",
-    "Go through the elements: `amp.map(xent, logits[:-1], tags[1:])`.",
 )
 _INTEGERS = (
     "integers as indices",
@@ -229,8 +228,6 @@ def _refuse_whole(error: Exception) -> None:
     """
     text = str(error)
     kinds = {cls.__name__ for cls in type(error).__mro__}
-    if "InconclusiveDimensionOperation" in kinds and re.search(r"'\w+ - \d+' >= '\d+'", text):
-        raise GraphError(_line(error.__traceback__), *_CUT) from None
     called = _called(error.__traceback__)
     is_about_lengths = not kinds.isdisjoint(_OF_LENGTHS) or any(word in text for word in _OF_WHOLE)
     if called in OF_WHOLE and is_about_lengths:
@@ -263,8 +260,6 @@ def _lengths(shapes: Sequence[str]) -> set[str]:
 
 def _fitting(lengths: Collection[str]) -> str:
     """Advice about shapes that do not fit each other."""
-    if any("min(" in length for length in lengths):
-        return FIRST_ROWS
     if len(lengths) == 1:
         return "A sequence meets another one of the same length, or an array that is the same for all elements: without their axis, or with 1 there."
     if all(length.isidentifier() for length in lengths):

@@ -1,5 +1,6 @@
-"""Questions about the length of a sequence. Of a model to Python, such as `max(n, 1)`: JAX answers as if no sequence were empty. Of JAX itself: whether
-what is read fits into a sequence, which the steps of these reads find out for each example.
+"""Questions about the length of a sequence, of a model to Python, such as `max(n, 1)`: JAX answers as if no sequence were empty.
+
+JAX itself asks whether what is read fits into a sequence; the steps of such reads find that out for each example.
 """
 
 from __future__ import annotations

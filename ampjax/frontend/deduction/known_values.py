@@ -15,7 +15,7 @@ from ampjax.frontend.deduction.index_checks import Index, base, check, indices, 
 from ampjax.frontend.deduction.opened_functions import Opened, constant_results
 from ampjax.frontend.draft.carried_columns import EquationColumn
 from ampjax.frontend.draft.index_spaces import Column, Region
-from ampjax.frontend.draft.long_axes import n_long_axes
+from ampjax.frontend.draft.long_axes import is_known_length, n_long_axes
 from ampjax.frontend.draft.values import (
     Computed,
     Constant,
@@ -37,7 +37,7 @@ MAXIMUM = "Use `amp.max`, `amp.softmax` or `amp.logsumexp`."
 SHAPE = "The first axis of a sequence counts its elements and stays the first: reshape each element in `amp.map`."
 PAIRS = "a `map` in a `map`: `amp.map(lambda x: amp.map(lambda y: x @ y, ys), xs)`."
 TRANSPOSE = f"{SHAPE} For products of all pairs write {PAIRS}"
-SWAPPED = f"Of two axes that are each example's own the first stays the first, and the second is reduced: swap the operands of the product that it comes from, or write {PAIRS}"
+SWAPPED = f"Of a matrix of pairs do it along the second axis: `jnp.cumsum(scores.T, axis=1).T` is that along the first; or write {PAIRS}"
 DRAW = "Draw for each element in `amp.map`, with a key of its own: `jax.random.fold_in(key, i)` of its number `i`."
 SLICE = "Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence."
 SET = "Choose for each element: `jnp.where(jnp.arange(xs.shape[0]) == i, x, xs)`."
@@ -50,6 +50,7 @@ FIXES = {
     "reduce_sum": SUM,
     "reduce_max": MAXIMUM,
     "scan": "Use `amp.scan`, or `amp.map` in place of `jax.lax.map`.",
+    "while": "Turn it so often: `amp.fori_loop(n, body, init)`; or go through the elements with `amp.scan`.",
     "scatter": SET,
     "scatter-add": ADD,
     "dynamic_update_slice": SET,
@@ -231,8 +232,8 @@ class KnownValues:
             table = equation.inputs[0]
             shape = table.aval.shape if isinstance(table, Name) else ()
             is_fixed = all(isinstance(n, int) for n in shape)
-            rows = equation.outputs[0].aval.shape[:1]
-            if is_fixed and any("min(" in f"{n}" for n in rows):
+            sizes = equation.source.params["slice_sizes"]
+            if is_fixed and not all(map(is_known_length, sizes)):
                 return FIRST_ROWS
             return LOOK_UP if is_fixed else SLICE
         if self._lowering.of_rows and _has_two_lengths(equation):

@@ -173,9 +173,10 @@ def starts_of(
 
 def _first(body: Body, start: Any, line: str) -> Numbers:
     """For each row around where the part begins."""
-    if callable(start):
-        return start
-    return length_of(body, start, [], line)
+    if not callable(start):
+        return length_of(body, start, [], line)
+    known: Any = start
+    return known
 
 
 def _clamped(first: Numbers, space: IndexSpace, most: int) -> Numbers:

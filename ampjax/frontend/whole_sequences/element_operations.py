@@ -395,7 +395,7 @@ def _iota(equation: Any) -> ElementForm | None:
 
 def _product(equation: Any) -> ElementForm | None:
     """A matrix product, of whose axes the elements' is one of both, or of one: then each element meets all of the other."""
-    own, axis = _axes_of(equation)
+    _, axis = _axes_of(equation)
     contracted, batched = equation.params["dimension_numbers"]
     n_batched = len(batched[0])
     numbers: list[list[tuple[int, ...]]] = [[], []]

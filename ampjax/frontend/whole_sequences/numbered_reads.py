@@ -60,8 +60,7 @@ def by_number(
     place = axes.index(0)
     is_part = len(axes) > 1 or tuple(params["slice_sizes"][1:]) != given.shape[1:]
     shape = indices.shape[:-1]
-    if is_part and shape:
-        return None
+    found: Value | None
     # the elements
     one = element_type(given)
     kind = jax.ShapeDtypeStruct((*shape, *one.shape), one.dtype)
@@ -86,7 +85,10 @@ def by_number(
     if not is_part:
         return [Elements(at.space, found) if is_sequence else found]
     behind = [axis - n_first for axis in numbers.offset_dims]
-    traced = trace(of_part(equation, place, behind), one, indices)[0]
+    part = of_part(equation, place, behind)
+    for _ in shape:
+        part = jax.vmap(part)
+    traced = trace(part, kind, indices)[0]
     if is_sequence:
         return of_elements(body, at.space, traced, [], [found, own], of_whole=True)
     return body.run(traced, [found, own])

@@ -686,7 +686,7 @@ def test_a_sequence_that_changes_is_refused():
         for function in (shorter, another):
             with pytest.raises(GraphError, match="the length of a sequence that it carries"):
                 amp.vmap(function, SPEC, params=PARAMS)
-        with pytest.raises(GraphError, match=r"sequences of arrays as a carry, got int32\[w,c\]"):
+        with pytest.raises(GraphError, match=r"matrices of pairs as a carry, got int32\[w,c\]"):
             amp.vmap(ragged, SPEC, params=PARAMS)
 
 

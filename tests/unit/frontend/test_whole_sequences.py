@@ -511,16 +511,20 @@ def test_draws_and_products_of_all_pairs_are_told_how_to_be_written():
     def drawn(p, s):
         return total(jax.random.normal(jax.random.key(0), s["x"].shape))
 
-    def pairs(p, s):
-        return jnp.sum(jnp.exp(s["x"] @ s["x"].T).T)
+    def running(p, s):
+        return total(jnp.cumsum(s["x"] @ s["x"].T, axis=0) @ s["x"])
 
-    def columns(p, s):
-        return total(jax.nn.softmax(s["x"] @ s["x"].T, axis=0) @ s["x"])
+    def padded(p, s):
+        return jnp.sum(jnp.pad(s["x"] @ s["x"].T, ((1, 0), (0, 0))))
+
+    def counted(p, s):
+        return lax.fori_loop(0, s["x"].shape[0], lambda i, c: c + s["x"][i], p["b"]).sum()
 
     told = {
         drawn: r"got `random_bits` on a whole sequence.*jax.random.fold_in\(key, i\)",
-        pairs: r"got `transpose` on a whole sequence.*amp.map\(lambda y: x @ y, ys\), xs\)",
-        columns: r"got `reduce_max` on a whole sequence.*swap the operands of the product",
+        running: r"got `cumsum` on a whole sequence.*`jnp.cumsum\(scores.T, axis=1\).T`",
+        padded: r"got `pad` on a whole sequence.*`jnp.pad\(a.T, \(\(0, 0\), \(1, 0\)\)\).T`",
+        counted: r"got `while` on a whole sequence.*`amp.fori_loop\(n, body, init\)`",
     }
     for function, text in told.items():
         with pytest.raises(GraphError, match=text):
@@ -575,7 +579,12 @@ def test_draws_and_products_of_all_pairs_as_they_are_told_to_be_written():
         key = jax.random.key(0)
         xs = amp.map(noise, s["x"], jnp.arange(s["x"].shape[0]))
         pairs = amp.map(lambda x: amp.map(lambda y: x @ y, xs), xs)
-        return amp.sum(amp.map(lambda row: amp.sum(amp.map(jnp.sin, row)), pairs))
+        scores = xs @ s["x"].T
+        running = jnp.cumsum(scores.T, axis=1).T
+        wide = jnp.pad(scores.T, ((0, 0), (1, 0))).T
+        turned = amp.fori_loop(xs.shape[0], lambda i, c: jnp.tanh(c + xs[i]), p["b"])
+        every = amp.sum(amp.map(lambda row: amp.sum(amp.map(jnp.sin, row)), pairs))
+        return every + total(running @ xs) + total(jnp.sin(wide).sum(1)) + jnp.sum(turned)
 
     agrees(model)
 
