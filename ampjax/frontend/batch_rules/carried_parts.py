@@ -36,7 +36,7 @@ class CarriedPart:
 
     @property
     def is_sequence(self) -> bool:
-        """Whether it is a sequence."""
+        """Whether the part is a sequence."""
         return bool(self.spaces)
 
     def value(self, rows: Rows) -> Value:
@@ -122,7 +122,8 @@ def carried_part(
             )
         spaces.append(own.space)
         body = body.inside(own.space)
-        value, kind = own.element, element_type(kind)
+        value = own.element
+        kind = element_type(kind)
     return CarriedPart(
         body,
         body.rows(value, kind),

@@ -287,7 +287,7 @@ class RowLowering:
         origin: Callable[[Any], np.ndarray],
         way: Hashable,
     ) -> Value:
-        """Like `value_at`, for elements of a sequence: what is the same sequence for all of them stays that, as the columns of a matrix of pairs are.
+        """Like `value_at`, for elements of a sequence: a sequence that all elements share stays a shared one, as the columns of a matrix of pairs do.
 
         Args:
           value: The value.
@@ -317,7 +317,7 @@ class RowLowering:
         return Elements(inner, self.value_at(value.element, rows, inner, row, (way, rows)))
 
     def _same_for_all(self, value: Elements, space: IndexSpace) -> IndexSpace | None:
-        """The sequence further out that a sequence is a copy of for all elements of a space, if it is one."""
+        """The sequence further out of which a sequence is a copy for all elements of a space; None for any other."""
         original = self._copied.get(value.space)
         if original is None or original.parent not in space.around():
             return None

@@ -33,17 +33,15 @@ _DIAGONAL = "A matrix of as many rows as columns has one, `jnp.diagonal(a)`; rea
 _EVENLY = "From 0 to 1: `jnp.arange(xs.shape[0]) / jnp.maximum(amp.length(xs) - 1, 1)`."
 _PADDED = "An array of a fixed size is `jnp.zeros((16, d)).at[: xs.shape[0]].set(xs)`; a matrix of pairs is padded along its second axis, so `jnp.pad(a.T, ((0, 0), (1, 0))).T` pads the first."
 _MATRIX = "A matrix to be decomposed has a fixed size: a product that sums over the elements, such as `xs.T @ xs`, or a leaf of fixed size in the spec."
-_MIDDLE = "Sort, and take what is in the middle: `jnp.sort(xs)[amp.length(xs) // 2]`."
 _WINDOW = "Compute on each element and its neighbours: `amp.map(f, amp.window(xs, 3))`."
 OF_WHOLE: dict[str, str] = {
-    **dict.fromkeys(["approx_max_k", "approx_min_k"], _LARGEST),
+    **dict.fromkeys(["approx_max_k", "approx_min_k", "approx_top_k"], _LARGEST),
     **dict.fromkeys(["partition", "argpartition"], _SORT),
     **dict.fromkeys(["unique", "nonzero", "flatnonzero", "argwhere", "compress"], _COMPUTED),
     **dict.fromkeys(["permutation", "shuffle", "choice"], _DRAWN),
     **dict.fromkeys(["diagonal", "diag"], _DIAGONAL),
     **dict.fromkeys(["det", "slogdet", "inv", "pinv", "solve", "lstsq"], _MATRIX),
     **dict.fromkeys(["cholesky", "eigh", "eigvalsh", "svd", "qr", "expm"], _MATRIX),
-    **dict.fromkeys(["median", "quantile", "percentile", "nanmedian"], _MIDDLE),
     **dict.fromkeys(["convolve", "correlate"], _WINDOW),
     "linspace": _EVENLY,
     "pad": _PADDED,

@@ -44,8 +44,15 @@ def cut_array(
     axis = long_axis(kind)
     if axis is None or len(kind.shape) != len(given.shape):
         return None
-    own, begin = starts[axis], [*starts[:axis], *starts[axis + 1 :]]
-    if not all(isinstance(start, int | np.integer) for start in begin):
+    own = starts[axis]
+    begin = [*starts[:axis], *starts[axis + 1 :]]
+    if not all(
+        isinstance(
+            start,
+            int | np.integer,
+        )
+        for start in begin
+    ):
         return None
     space = body.low.lengths.space(
         length_name(kind),
@@ -53,33 +60,74 @@ def cut_array(
         [],
         equation.line,
     )
-    first = _first(body, own, equation.line)
+    first = _first(
+        body,
+        own,
+        equation.line,
+    )
     most = given.shape[axis]
     if is_clamped:
         first = _clamped(first, space, most)
     body.low.host.draft.checks.append(
-        lambda data: _check(data, first(data), space, most, equation.line),
+        lambda data: _check(
+            data,
+            first(data),
+            space,
+            most,
+            equation.line,
+        ),
     )
 
     def places(data: Any) -> np.ndarray:
         place = first(data)[space.parents(data)] + space.numbers(data)
-        return np.clip(place, 0, most - 1).astype(np.int32)
+        return np.clip(
+            place,
+            0,
+            most - 1,
+        ).astype(np.int32)
 
     sizes = (*kind.shape[:axis], *kind.shape[axis + 1 :])
 
     def of_one(whole: Any, number: Any) -> Any:
-        row = jax.lax.dynamic_index_in_dim(whole, number, axis, keepdims=False)
+        row = jax.lax.dynamic_index_in_dim(
+            whole,
+            number,
+            axis,
+            keepdims=False,
+        )
         if row.shape == sizes:
             return row
         ends = []
-        for start, size in zip(begin, sizes, strict=True):
+        for start, size in zip(
+            begin,
+            sizes,
+            strict=True,
+        ):
             ends.append(start + size)
-        return jax.lax.slice(row, begin, ends)
+        return jax.lax.slice(
+            row,
+            begin,
+            ends,
+        )
 
-    number = jax.ShapeDtypeStruct((), np.int32)
-    traced = trace(of_one, given, number)[0]
+    number = jax.ShapeDtypeStruct(
+        (),
+        np.int32,
+    )
+    traced = trace(
+        of_one,
+        given,
+        number,
+    )[0]
     place = Static(Column(space, places))
-    return of_elements(body, space, traced, [array], [place], of_whole=True)
+    return of_elements(
+        body,
+        space,
+        traced,
+        [array],
+        [place],
+        of_whole=True,
+    )
 
 
 def filled_array(
@@ -99,33 +147,72 @@ def filled_array(
       start: For the first axis, or for all axes, where the update begins.
     """
     given = type_of_atom(equation.inputs[0])
-    update = next(filter(is_sequence, map(type_of_atom, equation.inputs)), given)
-    begin = starts_of(body, start, (0,), 1)
-    if begin is None or not isinstance(changes, Elements) or update.shape[1:] != given.shape[1:]:
+    update = next(
+        filter(is_sequence, map(type_of_atom, equation.inputs)),
+        given,
+    )
+    begin = starts_of(
+        body,
+        start,
+        (0,),
+        1,
+    )
+    if (
+        begin is None
+        or not isinstance(
+            changes,
+            Elements,
+        )
+        or update.shape[1:] != given.shape[1:]
+    ):
         return None
     space = changes.space
     most = given.shape[0]
-    first = _first(body, begin[0], equation.line)
+    first = _first(
+        body,
+        begin[0],
+        equation.line,
+    )
     is_clamped = equation.source.primitive.name == "dynamic_update_slice"
     if is_clamped:
         first = _clamped(first, space, most)
     body.low.host.draft.checks.append(
-        lambda data: _check(data, first(data), space, most, equation.line),
+        lambda data: _check(
+            data,
+            first(data),
+            space,
+            most,
+            equation.line,
+        ),
     )
 
     def places(data: Any) -> np.ndarray:
         return (first(data)[space.parents(data)] + space.numbers(data)).astype(np.int32)
 
     update_rows = _UPDATES[equation.source.primitive.name]
-    numbers = jax.ShapeDtypeStruct(update.shape[:1], np.int32)
+    numbers = jax.ShapeDtypeStruct(
+        update.shape[:1],
+        np.int32,
+    )
     traced = trace(
-        lambda x, at, new: getattr(x.at[at], update_rows)(new),
+        lambda x, at, new: getattr(
+            x.at[at],
+            update_rows,
+        )(new),
         given,
         numbers,
         update,
     )[0]
-    place: Value = Static(Column(space, places))
-    return body.run(traced, [array, Elements(space, place), changes])
+    place: Value = Static(
+        Column(
+            space,
+            places,
+        )
+    )
+    return body.run(
+        traced,
+        [array, Elements(space, place), changes],
+    )
 
 
 _UPDATES = {
@@ -145,7 +232,7 @@ def starts_of(
     axes: Sequence[int],
     rank: int,
 ) -> list[Any] | None:
-    """For each axis where a part begins, from the numbers of some axes; None where they are computed.
+    """For each axis where a part begins, from the numbers of some axes; None for computed ones.
 
     Args:
       body: Where.
@@ -155,16 +242,34 @@ def starts_of(
     """
     starts: list[Any] = [0] * rank
     if isinstance(at, Constant):
-        for axis, start in zip(axes, np.ravel(at.value).tolist(), strict=True):
+        for axis, start in zip(
+            axes,
+            np.ravel(at.value).tolist(),
+            strict=True,
+        ):
             starts[axis] = start
         return starts
     if not is_static(at):
         return None
-    kind = jax.ShapeDtypeStruct((len(axes),), np.int64)
-    column = body.low.host.column(at, body.region, kind)
+    kind = jax.ShapeDtypeStruct(
+        (len(axes),),
+        np.int64,
+    )
+    column = body.low.host.column(
+        at,
+        body.region,
+        kind,
+    )
 
     def start_along(place: int) -> Numbers:
-        return lambda data: column.of(data).reshape(-1, len(axes))[:, place].astype(np.int64)
+        return lambda data: (
+            column.of(data)
+            .reshape(
+                -1,
+                len(axes),
+            )[:, place]
+            .astype(np.int64)
+        )
 
     for place, axis in enumerate(axes):
         starts[axis] = start_along(place)
@@ -174,14 +279,23 @@ def starts_of(
 def _first(body: Body, start: Any, line: str) -> Numbers:
     """For each row around where the part begins."""
     if not callable(start):
-        return length_of(body, start, [], line)
+        return length_of(
+            body,
+            start,
+            [],
+            line,
+        )
     known: Any = start
     return known
 
 
 def _clamped(first: Numbers, space: IndexSpace, most: int) -> Numbers:
-    """Where parts begin, but so early that they are in an array of so many rows."""
-    return lambda data: np.clip(first(data), 0, np.maximum(most - space.lengths(data), 0))
+    """The first rows of parts, moved so far to the front that an array of so many rows has each part."""
+    return lambda data: np.clip(
+        first(data),
+        0,
+        np.maximum(most - space.lengths(data), 0),
+    )
 
 
 def _check(

@@ -42,7 +42,7 @@ class ElementForm:
     turned: tuple[int | None, ...] = ()
 
     def axes(self, equation: Any) -> list[int | None]:
-        """For each operand the axis of the elements that it gets; None where it gets all.
+        """For each operand the axis whose elements the operation gets; None for an operand as a whole.
 
         Args:
           equation: JAX's equation.
@@ -277,12 +277,17 @@ def _elementwise(equation: Any) -> ElementForm | None:
 
 
 def _over_axes(name: str) -> Formed:
-    """An operation over several axes, of which none is the elements'; a reduction over the elements' gets those of the next axis that is left."""
+    """An operation over several axes, of which none is the elements'; a reduction over the elements' axis goes through the next axis that is left."""
 
     def formed(equation: Any) -> ElementForm | None:
         (own,), axis = _axes_of(equation)
         (given,) = equation.invars
-        axes = tuple(map(int, equation.params[name]))
+        axes = tuple(
+            map(
+                int,
+                equation.params[name],
+            )
+        )
         if own is None:
             return None
         turned = None
@@ -323,7 +328,10 @@ def _broadcast(equation: Any) -> ElementForm | None:
                 return None
     shifted = {
         **params,
-        "shape": _cut(params["shape"], axis),
+        "shape": _cut(
+            params["shape"],
+            axis,
+        ),
         "broadcast_dimensions": without_axis(axes, axis),
     }
     return ElementForm(
@@ -370,7 +378,10 @@ def _transpose(equation: Any) -> ElementForm | None:
             order[axis],
         ),
     }
-    return _of_each(shifted, turned=order[axis])
+    return _of_each(
+        shifted,
+        turned=order[axis],
+    )
 
 
 def _iota(equation: Any) -> ElementForm | None:
@@ -456,7 +467,10 @@ def _along(name: str, adds_axis: bool = False) -> Formed:
         place = axis - int(adds_axis and along < axis)
         if along == axis or any(each != place for each in own):
             return None
-        (shifted,) = without_axis([along], axis)
+        (shifted,) = without_axis(
+            [along],
+            axis,
+        )
         return _of_each(
             {**equation.params, name: shifted},
             len(own),
@@ -475,8 +489,14 @@ def _slice(equation: Any) -> ElementForm | None:
     if own != (0, 1, shape[axis]):
         return None
     shifted = {
-        "start_indices": _cut(params["start_indices"], axis),
-        "limit_indices": _cut(params["limit_indices"], axis),
+        "start_indices": _cut(
+            params["start_indices"],
+            axis,
+        ),
+        "limit_indices": _cut(
+            params["limit_indices"],
+            axis,
+        ),
         "strides": _cut(steps, axis),
     }
     return _of_each(shifted, turned=axis)

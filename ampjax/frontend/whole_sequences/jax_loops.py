@@ -35,21 +35,45 @@ def scanned(
     source = equation.source
     length = source.params["length"]
     kinds = [type_of_atom(atom) for atom in equation.inputs]
-    closed, carry, xs = scan_parts(source, kinds)
+    closed, carry, xs = scan_parts(
+        source,
+        kinds,
+    )
     if any(long_axis(kind) for kind in xs):
         return None
-    n_closed, k = len(closed), len(carry)
+    n_closed = len(closed)
+    k = len(carry)
     given = [*values]
     # what is gone through, as sequences
-    for number, kind in enumerate(xs, n_closed + k):
+    for number, kind in enumerate(
+        xs,
+        n_closed + k,
+    ):
         if is_known_length(kind.shape[0]):
-            given[number] = of_array(body, given[number], kind)
+            given[number] = of_array(
+                body,
+                given[number],
+                kind,
+            )
     each = [element_type(kind) for kind in xs]
     if not xs:
-        counted = jax.ShapeDtypeStruct((length,), np.int32)
-        given.append(of_array(body, Constant(np.arange(length, dtype=np.int32)), counted))
+        counted = jax.ShapeDtypeStruct(
+            (length,),
+            np.int32,
+        )
+        given.append(
+            of_array(
+                body,
+                Constant(np.arange(length, dtype=np.int32)),
+                counted,
+            )
+        )
         each.append(element_type(counted))
-    step, constants = _step(equation, [*closed, *carry, *each], n_closed)
+    step, constants = _step(
+        equation,
+        [*closed, *carry, *each],
+        n_closed,
+    )
     results = [name.aval for name in equation.outputs]
     call = Call(
         SCAN,
@@ -59,7 +83,11 @@ def scanned(
         equation.line,
         {"n_carry": k, "reverse": source.params["reverse"]},
     )
-    found = scan(body, call, [*map(Constant, constants), *given])
+    found = scan(
+        body,
+        call,
+        [*map(Constant, constants), *given],
+    )
     return _as_arrays(body, equation, found, k)
 
 
@@ -68,7 +96,7 @@ def _step(
     kinds: Sequence[Any],
     n_closed: int,
 ) -> tuple[Traced, list[Any]]:
-    """The function of a turn, which closes over constants and over what all turns are given.
+    """The function of a turn, which closes over constants and over all that is the same for each turn.
 
     Args:
       equation: JAX's `scan`.
@@ -82,9 +110,17 @@ def _step(
     n = len(jaxpr.invars)
 
     def turn(*given: Any) -> list[Any]:
-        return evaluate(jaxpr, constants, given[:n], bind)
+        return evaluate(
+            jaxpr,
+            constants,
+            given[:n],
+            bind,
+        )
 
-    traced, found, _ = trace(turn, *kinds)
+    traced, found, _ = trace(
+        turn,
+        *kinds,
+    )
     inputs = traced.jaxpr.invars
     own = traced.jaxpr.replace(
         constvars=[*traced.jaxpr.constvars, *inputs[:n_closed]],
@@ -100,19 +136,29 @@ def _as_arrays(
     values: Sequence[Value],
     n_carry: int,
 ) -> list[Value] | None:
-    """The results of a loop, where what equally many turns give in all examples is an array; None for too many turns."""
+    """The results of a loop, with arrays for the results of equally many turns in all examples; None for too many turns."""
     found = [*values[:n_carry]]
-    for name, value in zip(equation.outputs[n_carry:], values[n_carry:], strict=True):
+    for name, value in zip(
+        equation.outputs[n_carry:],
+        values[n_carry:],
+        strict=True,
+    ):
         n = name.aval.shape[0]
         if not is_known_length(n):
             found.append(value)
             continue
-        if n > MOST_STACKED or not isinstance(value, Elements):
+        if n > MOST_STACKED or not isinstance(
+            value,
+            Elements,
+        ):
             return None
         one = by_known_numbers(
             body,
             value,
-            lambda data, n=n: np.tile(np.arange(n), (body.space.n_rows(data), 1)),
+            lambda data, n=n: np.tile(
+                np.arange(n),
+                (body.space.n_rows(data), 1),
+            ),
             (n,),
             name.aval,
             equation.line,
@@ -133,12 +179,24 @@ def branched(
 
     def branch(number: int) -> Callable[..., list[Any]]:
         jaxpr, constants = branches[number]
-        return lambda *given: evaluate(jaxpr, constants, given, bind)
+        return lambda *given: evaluate(
+            jaxpr,
+            constants,
+            given,
+            bind,
+        )
 
     functions = [branch(number) for number in range(len(branches))]
     kinds = [type_of_atom(atom) for atom in equation.inputs]
     traced, constants, _ = trace(
-        lambda index, *given: switch(index, functions, *given),
+        lambda index, *given: switch(
+            index,
+            functions,
+            *given,
+        ),
         *kinds,
     )
-    return body.run(traced, [*map(Constant, constants), *values])
+    return body.run(
+        traced,
+        [*map(Constant, constants), *values],
+    )

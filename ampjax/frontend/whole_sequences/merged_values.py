@@ -1,4 +1,4 @@
-"""Values of several index spaces as values of one: the host knows the space of each row's value; and arrays as sequences."""
+"""Values of several index spaces as values of one: the host knows the space of each row's value; arrays as sequences, and matrices of pairs the other way round."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, tak
 from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
-from ampjax.frontend.draft.long_axes import element_type
+from ampjax.frontend.draft.long_axes import element_type, is_known_length, long_axis
 from ampjax.frontend.draft.payload_types import raw_type
-from ampjax.frontend.draft.row_origins import Origin
-from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.draft.row_origins import Origin, RowOrigin
+from ampjax.frontend.draft.values import Constant, Elements, Static
 
 
 def merged(
@@ -55,7 +55,13 @@ def merged(
                 ("part", which, number),
             )
         )
-    if any(isinstance(value, Elements) for value in values):
+    if any(
+        isinstance(
+            value,
+            Elements,
+        )
+        for value in values
+    ):
         return _merged_sequences(inner, values, which, kind)
     if all(is_static(value) for value in values):
         columns = [
@@ -69,23 +75,41 @@ def merged(
 
         def selected(data: Any) -> np.ndarray:
             result = columns[0].of(data).copy()
-            for number, column in enumerate(columns[1:], 1):
+            for number, column in enumerate(
+                columns[1:],
+                1,
+            ):
                 own = which.of(data) == number
                 result[own] = column.of(data)[own]
             return result
 
         return Static(Column(space, selected))
-    rows = [inner.rows(value, kind) for value in values]
+    rows = [
+        inner.rows(
+            value,
+            kind,
+        )
+        for value in values
+    ]
     choice = inner.rows(
         Static(which),
-        jax.ShapeDtypeStruct((), np.int32),
+        jax.ShapeDtypeStruct(
+            (),
+            np.int32,
+        ),
     )
     out = Rows(kind, inner.room)
 
     def compute(run: Run) -> list[Any]:
         result = run.get(rows[0])
-        own = along(run.get(choice), result)
-        for number, each in enumerate(rows[1:], 1):
+        own = along(
+            run.get(choice),
+            result,
+        )
+        for number, each in enumerate(
+            rows[1:],
+            1,
+        ):
             result = jnp.where(
                 own == number,
                 run.get(each),
@@ -93,7 +117,10 @@ def merged(
             )
         return [result]
 
-    inner.block.add([out], compute)
+    inner.block.add(
+        [out],
+        compute,
+    )
     return View(out, space)
 
 
@@ -134,7 +161,12 @@ def _merged_sequences(
         parts.append((value.element, value.space, origin(value.space)))
     return Elements(
         space,
-        merged(inner.inside(space), parts, chosen, element_type(kind)),
+        merged(
+            inner.inside(space),
+            parts,
+            chosen,
+            element_type(kind),
+        ),
     )
 
 
@@ -156,19 +188,29 @@ def of_array(body: Body, value: Value, kind: Any) -> Elements:
             f"array{n}",
             Column(
                 around,
-                lambda data: np.full(around.n_rows(data), n),
+                lambda data: np.full(
+                    around.n_rows(data),
+                    n,
+                ),
             ),
         ),
     )
     if is_static(value):
-        column = low.host.column(value, body.region, kind)
+        column = low.host.column(
+            value,
+            body.region,
+            kind,
+        )
         raw = raw_type(element_type(kind)).shape
         return Elements(
             space,
             Static(
                 Column(
                     space,
-                    lambda data: column.of(data).reshape(-1, *raw),
+                    lambda data: column.of(data).reshape(
+                        -1,
+                        *raw,
+                    ),
                 )
             ),
         )
@@ -197,11 +239,104 @@ def of_array(body: Body, value: Value, kind: Any) -> Elements:
         at = run.slots[around_rows] * n + run.slots[numbers]
         return [
             taken(
-                every.reshape(-1, *every.shape[2:]),
+                every.reshape(
+                    -1,
+                    *every.shape[2:],
+                ),
                 at,
             )
         ]
 
-    body.block.add([out], compute)
+    body.block.add(
+        [out],
+        compute,
+    )
     found: Value = View(out, space)
     return Elements(space, found)
+
+
+def turned(
+    body: Body,
+    values: Sequence[Value],
+    kinds: Sequence[Any],
+    axes: Sequence[int | None],
+) -> list[Value] | None:
+    """Values with the elements of given axes; None where an axis has no elements of its own.
+
+    Args:
+      body: Where.
+      values: The values.
+      kinds: Their types.
+      axes: For each value the axis, or None where it does not matter.
+    """
+    found: list[Value] = []
+    for value, kind, axis in zip(
+        values,
+        kinds,
+        axes,
+        strict=True,
+    ):
+        if axis is None or axis == long_axis(kind):
+            found.append(value)
+            continue
+        long = [number for number, size in enumerate(kind.shape) if not is_known_length(size)]
+        other = (
+            _other_way_round(
+                body,
+                value,
+            )
+            if long[1:2] == [axis]
+            else None
+        )
+        if other is None:
+            return None
+        found.append(other)
+    return found
+
+
+def _other_way_round(body: Body, value: Value) -> Elements | None:
+    """A sequence of sequences with both in the other order; None where the inner ones are not the same sequence for all elements."""
+    if not isinstance(value, Elements) or not isinstance(
+        value.element,
+        Elements,
+    ):
+        return None
+    low = body.low
+    rows = value.element.space
+    original = low.original(rows)
+    if original is rows or original.parent not in body.space.around():
+        return None
+    outer = low.copied(
+        Elements(original, Constant(0)),
+        body.space,
+    ).space
+    inner = low.copied(
+        Elements(value.space, Constant(0)),
+        outer,
+    ).space
+    first = value.space
+
+    def every(data: Any) -> np.ndarray:
+        return some(
+            data,
+            np.arange(inner.n_rows(data)),
+        )
+
+    def some(data: Any, at: np.ndarray) -> np.ndarray:
+        column = inner.parents_of(data, at)
+        number = at - inner.starts(data)[column]
+        row = first.starts(data)[outer.parents(data)[column]] + number
+        return rows.starts(data)[row] + outer.numbers(data)[column]
+
+    origin = RowOrigin(inner, every, some)
+    element = low.value_at(
+        value.element.element,
+        rows,
+        inner,
+        origin,
+        ("other way", rows),
+    )
+    return Elements(
+        outer,
+        Elements(inner, element),
+    )

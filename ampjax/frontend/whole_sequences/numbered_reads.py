@@ -34,7 +34,7 @@ def by_number(
     xs: Elements,
     at: Value,
 ) -> list[Value] | None:
-    """Elements by numbers, and parts of them by further numbers beside; None for another order of axes.
+    """Elements by numbers, and parts of elements by further numbers; None for another order of axes.
 
     Args:
       body: Where.
@@ -44,15 +44,27 @@ def by_number(
     """
     params = equation.source.params
     numbers = params["dimension_numbers"]
-    given, indices = map(type_of_atom, equation.inputs)
+    given, indices = map(
+        type_of_atom,
+        equation.inputs,
+    )
     n_first = len(indices.shape) - 1
     if any(axis < n_first for axis in numbers.offset_dims):
         return None
     is_sequence = isinstance(at, Elements)
-    if is_sequence and (isinstance(at.element, Elements) or long_axis(indices)):
+    if is_sequence and (
+        isinstance(
+            at.element,
+            Elements,
+        )
+        or long_axis(indices)
+    ):
         return None
     if is_sequence:
-        at = body.low.copied(at, body.space)
+        at = body.low.copied(
+            at,
+            body.space,
+        )
         indices = element_type(indices)
     home = body.inside(at.space) if is_sequence else body
     own: Any = at.element if is_sequence else at
@@ -60,38 +72,100 @@ def by_number(
     place = axes.index(0)
     is_part = len(axes) > 1 or tuple(params["slice_sizes"][1:]) != given.shape[1:]
     shape = indices.shape[:-1]
-    found: Value | None
     # the elements
     one = element_type(given)
-    kind = jax.ShapeDtypeStruct((*shape, *one.shape), one.dtype)
-    if is_static(own):
-        column = home.low.host.column(own, home.region, indices)
-        found = by_known_numbers(
-            home,
-            xs,
-            lambda data: column.of(data)[..., place].astype(np.int64),
-            shape,
-            kind,
-            equation.line,
-        )
-    elif isinstance(xs.element, Elements):
-        return None
-    else:
-        _require_elements(home, xs, equation.line)
-        found = in_computed_order(body, home, equation, xs, home.rows(own, indices), place)
+    kind = jax.ShapeDtypeStruct(
+        (*shape, *one.shape),
+        one.dtype,
+    )
+    found = _elements(
+        body,
+        home,
+        equation,
+        xs,
+        (own, indices, place),
+        kind,
+    )
     if found is None:
         return None
     # the same part of each, or one by numbers of its own
     if not is_part:
-        return [Elements(at.space, found) if is_sequence else found]
+        return [
+            Elements(
+                at.space,
+                found,
+            )
+            if is_sequence
+            else found
+        ]
     behind = [axis - n_first for axis in numbers.offset_dims]
     part = of_part(equation, place, behind)
     for _ in shape:
         part = jax.vmap(part)
-    traced = trace(part, kind, indices)[0]
+    traced = trace(
+        part,
+        kind,
+        indices,
+    )[0]
     if is_sequence:
-        return of_elements(body, at.space, traced, [], [found, own], of_whole=True)
-    return body.run(traced, [found, own])
+        return of_elements(
+            body,
+            at.space,
+            traced,
+            [],
+            [found, own],
+            of_whole=True,
+        )
+    return body.run(
+        traced,
+        [found, own],
+    )
+
+
+def _elements(
+    body: Body,
+    home: Body,
+    equation: Equation,
+    xs: Elements,
+    at: tuple[Value, Any, int],
+    kind: Any,
+) -> Value | None:
+    """For each row an element by its number, or an array of several; None for sequences by computed numbers.
+
+    Args:
+      body: The rows that have the sequence.
+      home: The rows that read.
+      equation: JAX's `gather`.
+      xs: The sequence.
+      at: The numbers, their type, and which of them are those of elements.
+      kind: The type of the result.
+    """
+    own, indices, place = at
+    if is_static(own):
+        column = home.low.host.column(
+            own,
+            home.region,
+            indices,
+        )
+        return by_known_numbers(
+            home,
+            xs,
+            lambda data: column.of(data)[..., place].astype(np.int64),
+            indices.shape[:-1],
+            kind,
+            equation.line,
+        )
+    if isinstance(xs.element, Elements):
+        return None
+    _require_elements(home, xs, equation.line)
+    return in_computed_order(
+        body,
+        home,
+        equation,
+        xs,
+        home.rows(own, indices),
+        place,
+    )
 
 
 def of_part(
@@ -157,10 +231,16 @@ def by_known_numbers(
         return values if around is space else values[space.parents(data)]
 
     def sizes(data: Any) -> np.ndarray:
-        return of_around(data, xs.space.lengths(data))
+        return of_around(
+            data,
+            xs.space.lengths(data),
+        )
 
     def one(i: int) -> Numbers:
-        return lambda data: numbers(data).reshape(space.n_rows(data), n)[:, i]
+        return lambda data: numbers(data).reshape(
+            space.n_rows(data),
+            n,
+        )[:, i]
 
     n = math.prod(shape)
     found = []
@@ -171,17 +251,31 @@ def by_known_numbers(
                 data,
                 space,
                 number(data),
-                np.ones(space.n_rows(data), int),
+                np.ones(
+                    space.n_rows(data),
+                    int,
+                ),
                 sizes(data),
                 line,
             )
         )
 
         def origin(data: Any, number: Numbers = number) -> np.ndarray:
-            return of_around(data, xs.space.starts(data)) + number(data)
+            return of_around(
+                data,
+                xs.space.starts(data),
+            ) + number(data)
 
         way = ("one", numbers, i)
-        found.append(home.low.value_within(xs.element, xs.space, space, origin, way))
+        found.append(
+            home.low.value_within(
+                xs.element,
+                xs.space,
+                space,
+                origin,
+                way,
+            )
+        )
     if not shape:
         return found[0]
     return stacked(home, found, shape, kind)
@@ -193,7 +287,7 @@ def stacked(
     shape: Sequence[int],
     kind: Any,
 ) -> Value | None:
-    """An array of several values for each row; None where they are sequences.
+    """An array of several values for each row; None for sequences.
 
     Args:
       home: The rows.
@@ -201,28 +295,78 @@ def stacked(
       shape: The axes of the array that number them.
       kind: The array's type.
     """
-    if any(isinstance(value, Elements) for value in values):
+    if any(
+        isinstance(
+            value,
+            Elements,
+        )
+        for value in values
+    ):
         return None
-    each = jax.ShapeDtypeStruct(kind.shape[len(shape) :], kind.dtype)
+    each = jax.ShapeDtypeStruct(
+        kind.shape[len(shape) :],
+        kind.dtype,
+    )
     space = home.space
-    if values and all(map(is_static, values)):
-        columns = [home.low.host.column(value, home.region, each) for value in values]
+    if values and all(
+        map(
+            is_static,
+            values,
+        )
+    ):
+        columns = [
+            home.low.host.column(
+                value,
+                home.region,
+                each,
+            )
+            for value in values
+        ]
 
         def whole(data: Any) -> np.ndarray:
-            every = np.stack([column.of(data) for column in columns], 1)
-            return every.reshape(len(every), *shape, *every.shape[2:])
+            every = np.stack(
+                [column.of(data) for column in columns],
+                1,
+            )
+            return every.reshape(
+                len(every),
+                *shape,
+                *every.shape[2:],
+            )
 
         return Static(Column(space, whole))
-    rows = [home.rows(value, each) for value in values]
+    rows = [
+        home.rows(
+            value,
+            each,
+        )
+        for value in values
+    ]
     out = Rows(kind, home.room)
 
     def compute(run: Run) -> list[Any]:
         if not rows:
-            return [jnp.zeros((run.size(home.room), *kind.shape), kind.dtype)]
-        every = jnp.stack([run.get(each) for each in rows], 1)
-        return [every.reshape(len(every), *kind.shape)]
+            return [
+                jnp.zeros(
+                    (run.size(home.room), *kind.shape),
+                    kind.dtype,
+                )
+            ]
+        every = jnp.stack(
+            [run.get(each) for each in rows],
+            1,
+        )
+        return [
+            every.reshape(
+                len(every),
+                *kind.shape,
+            )
+        ]
 
-    home.block.add([out], compute)
+    home.block.add(
+        [out],
+        compute,
+    )
     return View(out, space)
 
 
@@ -236,7 +380,14 @@ def _require_elements(home: Body, xs: Elements, line: str) -> None:
         if around is not space:
             lengths = lengths[space.parents(data)]
         n = space.n_rows(data)
-        check_numbers(data, space, np.zeros(n, int), np.ones(n, int), lengths, line)
+        check_numbers(
+            data,
+            space,
+            np.zeros(n, int),
+            np.ones(n, int),
+            lengths,
+            line,
+        )
 
     home.low.host.draft.checks.append(check)
 

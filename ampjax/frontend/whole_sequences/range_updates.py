@@ -46,17 +46,27 @@ def range_updated(
     source = equation.source
     numbers = source.params["dimension_numbers"]
     axes = tuple(numbers.scatter_dims_to_operand_dims)
-    given, indices, update = map(type_of_atom, equation.inputs)
+    given, indices, update = map(
+        type_of_atom,
+        equation.inputs,
+    )
     window = tuple(numbers.update_window_dims)
     if not is_static(at) or axes[:1] != (0,) or indices.shape != (len(axes),):
         return None
     if window != (*range(len(update.shape)),) or 0 in numbers.inserted_window_dims:
         return None
-    column = body.low.host.column(at, body.region, indices)
+    column = body.low.host.column(
+        at,
+        body.region,
+        indices,
+    )
     one = element_type(given)
     is_whole = len(axes) == 1 and update.shape[1:] == one.shape
     operate = operations[source.primitive.name]
-    inside = update_of_axes(source, lambda axes: tuple(axis - 1 for axis in axes if axis))
+    inside = update_of_axes(
+        source,
+        lambda axes: tuple(axis - 1 for axis in axes if axis),
+    )
     own = replace_numbers(
         inside.params["dimension_numbers"],
         update_window_dims=tuple(axis - 1 for axis in window if axis),
@@ -66,14 +76,28 @@ def range_updated(
     def change(x: Any, new: Any, start: Any) -> Any:
         if is_whole:
             return operate(x, new)
-        (changed,) = bind(inside, [x, start[1:], new])
+        (changed,) = bind(
+            inside,
+            [x, start[1:], new],
+        )
         return changed
 
     def first(data: Any) -> np.ndarray:
         return column.of(data)[:, 0].astype(np.int64)
 
-    made = _Change(change, update, [(at, indices)], equation.line)
-    return made.from_known(body, xs, values[2], given, first)
+    made = _Change(
+        change,
+        update,
+        [(at, indices)],
+        equation.line,
+    )
+    return made.from_known(
+        body,
+        xs,
+        values[2],
+        given,
+        first,
+    )
 
 
 def slice_updated(
@@ -83,14 +107,39 @@ def slice_updated(
 ) -> list[Value] | None:
     """Updates some elements as `jax.lax.dynamic_update_slice` does; from a computed one on only by an array."""
     xs, changes, start, *starts = values
-    given, update, number, *kinds = map(type_of_atom, equation.inputs)
+    given, update, number, *kinds = map(
+        type_of_atom,
+        equation.inputs,
+    )
     if not isinstance(xs, Elements):
-        is_whole = all(isinstance(each, Constant) and not each.value for each in starts)
-        return filled_array(body, equation, xs, changes, start) if is_whole else None
+        is_whole = all(
+            isinstance(
+                each,
+                Constant,
+            )
+            and not each.value
+            for each in starts
+        )
+        return (
+            filled_array(
+                body,
+                equation,
+                xs,
+                changes,
+                start,
+            )
+            if is_whole
+            else None
+        )
     if isinstance(xs.element, Elements):
         return None
     lengths = xs.space.lengths
-    count = length_of(body, update.shape[0], [(changes, update)], equation.line)
+    count = length_of(
+        body,
+        update.shape[0],
+        [(changes, update)],
+        equation.line,
+    )
     space = body.space
     # an update that is longer than the sequence
     body.low.host.draft.checks.append(
@@ -105,19 +154,61 @@ def slice_updated(
     )
 
     def change(x: Any, new: Any, *own: Any) -> Any:
-        return jax.lax.dynamic_update_slice(x, new, own) if own else new
+        return (
+            jax.lax.dynamic_update_slice(
+                x,
+                new,
+                own,
+            )
+            if own
+            else new
+        )
 
-    further = [*zip(starts, kinds, strict=True)]
-    made = _Change(change, update, further, equation.line)
+    further = [
+        *zip(
+            starts,
+            kinds,
+            strict=True,
+        )
+    ]
+    made = _Change(
+        change,
+        update,
+        further,
+        equation.line,
+    )
     if not is_static(start):
-        return made.from_computed(body, xs, changes, given, (start, number))
-    column = body.low.host.column(start, body.region, number)
+        return made.from_computed(
+            body,
+            xs,
+            changes,
+            given,
+            (start, number),
+        )
+    column = body.low.host.column(
+        start,
+        body.region,
+        number,
+    )
 
     def first(data: Any) -> np.ndarray:
-        most = np.maximum(lengths(data) - count(data), 0)
-        return np.clip(column.of(data).astype(np.int64), 0, most)
+        most = np.maximum(
+            lengths(data) - count(data),
+            0,
+        )
+        return np.clip(
+            column.of(data).astype(np.int64),
+            0,
+            most,
+        )
 
-    return made.from_known(body, xs, changes, given, first)
+    return made.from_known(
+        body,
+        xs,
+        changes,
+        given,
+        first,
+    )
 
 
 @dataclass(frozen=True)
@@ -154,8 +245,18 @@ class _Change:
           first: The first element's number.
         """
         space = xs.space
-        count = length_of(body, self.update.shape[0], [(changes, self.update)], self.line)
-        self._require(body, first, count, space.lengths)
+        count = length_of(
+            body,
+            self.update.shape[0],
+            [(changes, self.update)],
+            self.line,
+        )
+        self._require(
+            body,
+            first,
+            count,
+            space.lengths,
+        )
 
         def behind(data: Any) -> np.ndarray:
             return space.numbers(data) - first(data)[space.parents(data)]
@@ -165,8 +266,15 @@ class _Change:
             return (own >= 0) & (own < count(data)[space.parents(data)])
 
         def nearest(data: Any) -> np.ndarray:
-            most = np.maximum(count(data) - 1, 0)[space.parents(data)]
-            return np.clip(behind(data), 0, most).astype(np.int32)
+            most = np.maximum(
+                count(data) - 1,
+                0,
+            )[space.parents(data)]
+            return np.clip(
+                behind(data),
+                0,
+                most,
+            ).astype(np.int32)
 
         changed = Static(Column(space, is_changed))
         one = element_type(given)
@@ -181,11 +289,16 @@ class _Change:
                 lambda data: start(data)[space.parents(data)] + nearest(data),
                 ("changes", first),
             )
-            closed, kinds = [], []
+            closed = []
+            kinds = []
         else:
             new = Static(Column(space, nearest))
-            closed, kinds = [changes], [self.update]
-            each = jax.ShapeDtypeStruct((), np.int32)
+            closed = [changes]
+            kinds = [self.update]
+            each = jax.ShapeDtypeStruct(
+                (),
+                np.int32,
+            )
         n = len(closed)
 
         def of_one(*args: Any) -> Any:
@@ -193,15 +306,40 @@ class _Change:
             x, new, is_changed = args[-3:]
             new = new if is_sequence else args[0][new]
             # where nothing changes there is no change, of which a product might not be finite
-            new = jnp.where(is_changed, new, jnp.ones_like(new))
-            return jnp.where(is_changed, self.change(x, new, *own), x)
+            new = jnp.where(
+                is_changed,
+                new,
+                jnp.ones_like(new),
+            )
+            return jnp.where(
+                is_changed,
+                self.change(x, new, *own),
+                x,
+            )
 
         own = [value for value, _ in self.further]
         types = [kind for _, kind in self.further]
-        mask = jax.ShapeDtypeStruct((), np.bool_)
-        traced = trace(of_one, *kinds, *types, one, each, mask)[0]
+        mask = jax.ShapeDtypeStruct(
+            (),
+            np.bool_,
+        )
+        traced = trace(
+            of_one,
+            *kinds,
+            *types,
+            one,
+            each,
+            mask,
+        )[0]
         rows = [xs.element, new, changed]
-        return of_elements(body, space, traced, [*closed, *own], rows, of_whole=True)
+        return of_elements(
+            body,
+            space,
+            traced,
+            [*closed, *own],
+            rows,
+            of_whole=True,
+        )
 
     def from_computed(
         self,
@@ -220,23 +358,63 @@ class _Change:
         def of_one(changes: Any, start: Any, *args: Any) -> Any:
             own = args[:-3]
             x, number, length = args[-3:]
-            behind = number - jnp.clip(start.astype(np.int32), 0, length - n)
+            behind = number - jnp.clip(
+                start.astype(np.int32),
+                0,
+                length - n,
+            )
             is_changed = (behind >= 0) & (behind < n)
-            new = self.change(x, changes[jnp.clip(behind, 0, n - 1)], *own)
+            new = self.change(
+                x,
+                changes[jnp.clip(behind, 0, n - 1)],
+                *own,
+            )
             return jnp.where(is_changed, new, x)
 
         def lengths(data: Any) -> np.ndarray:
             return space.lengths(data)[space.parents(data)].astype(np.int32)
 
-        number = jax.ShapeDtypeStruct((), np.int32)
+        number = jax.ShapeDtypeStruct(
+            (),
+            np.int32,
+        )
         own = [value for value, _ in self.further]
         types = [kind for _, kind in self.further]
         one = element_type(given)
         begin, kind = start
-        traced = trace(of_one, self.update, kind, *types, one, number, number)[0]
-        numbers = Static(Column(space, lambda data: space.numbers(data).astype(np.int32)))
-        rows = [xs.element, numbers, Static(Column(space, lengths))]
-        return of_elements(body, space, traced, [changes, begin, *own], rows, of_whole=True)
+        traced = trace(
+            of_one,
+            self.update,
+            kind,
+            *types,
+            one,
+            number,
+            number,
+        )[0]
+        numbers = Static(
+            Column(
+                space,
+                lambda data: space.numbers(data).astype(np.int32),
+            )
+        )
+        rows = [
+            xs.element,
+            numbers,
+            Static(
+                Column(
+                    space,
+                    lengths,
+                )
+            ),
+        ]
+        return of_elements(
+            body,
+            space,
+            traced,
+            [changes, begin, *own],
+            rows,
+            of_whole=True,
+        )
 
     def _require(
         self,
@@ -251,7 +429,21 @@ class _Change:
         def check(data: Any) -> None:
             n = count(data)
             own = first(data)
-            check_numbers(data, space, own, n, lengths(data), self.line)
-            check_numbers(data, space, own + n - 1, n, lengths(data), self.line)
+            check_numbers(
+                data,
+                space,
+                own,
+                n,
+                lengths(data),
+                self.line,
+            )
+            check_numbers(
+                data,
+                space,
+                own + n - 1,
+                n,
+                lengths(data),
+                self.line,
+            )
 
         body.low.host.draft.checks.append(check)

@@ -26,7 +26,7 @@ def reshaped(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """Reshapes a sequence so that it has more or fewer elements; None where each element is reshaped, and for other shapes."""
+    """Reshapes a sequence to more or fewer elements; None where each element is reshaped, and for other shapes."""
     (xs,) = values
     given = type_of_atom(equation.inputs[0])
     kind = equation.outputs[0].aval
@@ -47,9 +47,21 @@ def reshaped(
         return None
     before = math.prod(one.shape)
     if before and after % before == 0:
-        return _joined(body, equation, xs, space, after // before)
+        return _joined(
+            body,
+            equation,
+            xs,
+            space,
+            after // before,
+        )
     if after and before % after == 0:
-        return _divided(body, equation, xs, space, before // after)
+        return _divided(
+            body,
+            equation,
+            xs,
+            space,
+            before // after,
+        )
     return None
 
 
@@ -64,16 +76,36 @@ def _joined(
     one = element_type(type_of_atom(equation.inputs[0]))
     kind = element_type(equation.outputs[0].aval)
     home = body.inside(space)
-    several = jax.ShapeDtypeStruct((n, *one.shape), one.dtype)
+    several = jax.ShapeDtypeStruct(
+        (n, *one.shape),
+        one.dtype,
+    )
 
     def numbers(data: Any) -> np.ndarray:
         return space.numbers(data)[:, None] * n + np.arange(n)
 
-    found = by_known_numbers(home, xs, numbers, (n,), several, equation.line)
+    found = by_known_numbers(
+        home,
+        xs,
+        numbers,
+        (n,),
+        several,
+        equation.line,
+    )
     if found is None:
         return None
-    traced = trace(lambda x: x.reshape(kind.shape), several)[0]
-    return of_elements(body, space, traced, [], [found], of_whole=True)
+    traced = trace(
+        lambda x: x.reshape(kind.shape),
+        several,
+    )[0]
+    return of_elements(
+        body,
+        space,
+        traced,
+        [],
+        [found],
+        of_whole=True,
+    )
 
 
 def _divided(
@@ -94,11 +126,32 @@ def _divided(
     def parts(data: Any) -> np.ndarray:
         return (space.numbers(data) % n).astype(np.int32)
 
-    whole = by_known_numbers(home, xs, rows, (), one, equation.line)
-    number = jax.ShapeDtypeStruct((), np.int32)
-    traced = trace(lambda x, part: x.reshape(n, *kind.shape)[part], one, number)[0]
+    whole = by_known_numbers(
+        home,
+        xs,
+        rows,
+        (),
+        one,
+        equation.line,
+    )
+    number = jax.ShapeDtypeStruct(
+        (),
+        np.int32,
+    )
+    traced = trace(
+        lambda x, part: x.reshape(n, *kind.shape)[part],
+        one,
+        number,
+    )[0]
     part = Static(Column(space, parts))
-    return of_elements(body, space, traced, [], [whole, part], of_whole=True)
+    return of_elements(
+        body,
+        space,
+        traced,
+        [],
+        [whole, part],
+        of_whole=True,
+    )
 
 
 def _pairs_in_a_row(
@@ -109,13 +162,17 @@ def _pairs_in_a_row(
 ) -> list[Value] | None:
     """Lists all pairs, row after row; None where pairs have sequences."""
     pairs = xs.element
-    if not isinstance(pairs, Elements) or isinstance(pairs.element, Elements):
+    if not isinstance(pairs, Elements) or isinstance(
+        pairs.element,
+        Elements,
+    ):
         return None
     one = element_type(element_type(type_of_atom(equation.inputs[0])))
     kind = element_type(equation.outputs[0].aval)
     if math.prod(one.shape) != math.prod(kind.shape):
         return None
-    rows, inner = xs.space, pairs.space
+    rows = xs.space
+    inner = pairs.space
 
     def origin(data: Any) -> np.ndarray:
         # the first pair of each row around, which may have none
@@ -124,6 +181,22 @@ def _pairs_in_a_row(
         first = before[rows.starts(data)]
         return first[space.parents(data)] + space.numbers(data)
 
-    found = body.low.value_at(pairs.element, inner, space, origin, ("in a row", inner))
-    traced = trace(lambda x: x.reshape(kind.shape), one)[0]
-    return of_elements(body, space, traced, [], [found], of_whole=True)
+    found = body.low.value_at(
+        pairs.element,
+        inner,
+        space,
+        origin,
+        ("in a row", inner),
+    )
+    traced = trace(
+        lambda x: x.reshape(kind.shape),
+        one,
+    )[0]
+    return of_elements(
+        body,
+        space,
+        traced,
+        [],
+        [found],
+        of_whole=True,
+    )

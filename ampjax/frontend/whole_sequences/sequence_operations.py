@@ -26,12 +26,12 @@ from ampjax.frontend.whole_sequences.element_operations import (
     on_element,
 )
 from ampjax.frontend.whole_sequences.jax_loops import branched, scanned
+from ampjax.frontend.whole_sequences.merged_values import turned
 from ampjax.frontend.whole_sequences.range_updates import slice_updated
 from ampjax.frontend.whole_sequences.reshaped_sequences import reshaped
 from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
 from ampjax.frontend.whole_sequences.sequence_windows import POOLED, convolved, pooled
 from ampjax.frontend.whole_sequences.sorted_sequences import largest, sort
-from ampjax.frontend.whole_sequences.turned_sequences import turned
 from ampjax.frontend.whole_sequences.whole_reductions import SEGMENTS, contracted, reduced
 from ampjax.jaxprs.primitives import bind
 from ampjax.jaxprs.wide_sums import WIDE, is_low
@@ -50,8 +50,18 @@ def rev(
     if len(axes) > 1:
         others = tuple(axis - 1 for axis in axes if axis)
         one = element_type(type_of_atom(equation.inputs[0]))
-        traced = trace(lambda x: jax.lax.rev(x, others), one)[0]
-        (xs,) = of_elements(body, xs.space, traced, [], [xs.element], of_whole=True)
+        traced = trace(
+            lambda x: jax.lax.rev(x, others),
+            one,
+        )[0]
+        (xs,) = of_elements(
+            body,
+            xs.space,
+            traced,
+            [],
+            [xs.element],
+            of_whole=True,
+        )
     space = xs.space
 
     def origin(data: Any) -> np.ndarray:
@@ -61,7 +71,13 @@ def rev(
     return [
         Elements(
             space,
-            body.low.value_within(xs.element, space, space, origin, "turned"),
+            body.low.value_within(
+                xs.element,
+                space,
+                space,
+                origin,
+                "turned",
+            ),
         )
     ]
 
@@ -106,14 +122,31 @@ def numbered(
         equation.line,
     )
     one = element_type(name.aval)
-    number = Static(Column(space, lambda data: space.numbers(data).astype(one.dtype)))
+    number = Static(
+        Column(
+            space,
+            lambda data: space.numbers(data).astype(one.dtype),
+        )
+    )
     if not one.shape:
         return [Elements(space, number)]
     traced = trace(
-        lambda own: jnp.broadcast_to(own, one.shape),
-        jax.ShapeDtypeStruct((), one.dtype),
+        lambda own: jnp.broadcast_to(
+            own,
+            one.shape,
+        ),
+        jax.ShapeDtypeStruct(
+            (),
+            one.dtype,
+        ),
     )[0]
-    return of_elements(body, space, traced, [], [number])
+    return of_elements(
+        body,
+        space,
+        traced,
+        [],
+        [number],
+    )
 
 
 def _are_in_front(equation: Equation) -> bool:
@@ -164,7 +197,11 @@ def accumulated(
         equation.line,
         options,
     )
-    return scan(body, call, [first, *values])[1:]
+    return scan(
+        body,
+        call,
+        [first, *values],
+    )[1:]
 
 
 def by_element(
@@ -175,16 +212,34 @@ def by_element(
     """Turns an operation that does the same to each element into a `map`; None for other operations."""
     kinds = [type_of_atom(atom) for atom in equation.inputs]
     outputs = [name.aval for name in equation.outputs]
-    if not all(map(is_sequence, outputs)):
+    if not all(
+        map(
+            is_sequence,
+            outputs,
+        )
+    ):
         return None
     axes = element_axes(equation.source)
-    given = None if axes is None else turned(body, values, kinds, axes)
+    given = (
+        None
+        if axes is None
+        else turned(
+            body,
+            values,
+            kinds,
+            axes,
+        )
+    )
     if axes is None or given is None:
         return None
     values = given
     are_each = [axis is not None for axis in axes]
     found = []
-    for value, is_each in zip(values, are_each, strict=True):
+    for value, is_each in zip(
+        values,
+        are_each,
+        strict=True,
+    ):
         if is_each:
             found.append(value)
     if found:
@@ -200,19 +255,41 @@ def by_element(
             equation.line,
         )
     # what is the same for all elements comes first
-    order = sorted(range(len(values)), key=lambda i: are_each[i])
+    order = sorted(
+        range(len(values)),
+        key=lambda i: are_each[i],
+    )
     types = []
     operands = []
     for i in order:
-        types.append(element_type(kinds[i], axes[i]) if are_each[i] else kinds[i])
+        types.append(
+            element_type(
+                kinds[i],
+                axes[i],
+            )
+            if are_each[i]
+            else kinds[i]
+        )
         operands.append(values[i].element if are_each[i] else values[i])
 
     def of_one(*each: Any) -> list[Any]:
-        given = dict(zip(order, each, strict=True))
-        return on_element(equation.source, [given[i] for i in range(len(values))])
+        given = dict(
+            zip(
+                order,
+                each,
+                strict=True,
+            )
+        )
+        return on_element(
+            equation.source,
+            [given[i] for i in range(len(values))],
+        )
 
     try:
-        traced = trace(of_one, *types)[0]
+        traced = trace(
+            of_one,
+            *types,
+        )[0]
     except NotByElementError:
         return None
     n = len(values) - sum(are_each)
@@ -242,8 +319,24 @@ def of_sequences(
     if rule not in _ANYWHERE and not _are_in_front(equation):
         rule = None
     given = sequences(body, values)
-    results = rule(body, equation, given) if rule else None
-    return by_element(body, equation, given) if results is None else results
+    results = (
+        rule(
+            body,
+            equation,
+            given,
+        )
+        if rule
+        else None
+    )
+    return (
+        by_element(
+            body,
+            equation,
+            given,
+        )
+        if results is None
+        else results
+    )
 
 
 def padded(
@@ -255,9 +348,17 @@ def padded(
     xs, number = values
     source = equation.source
     first, *others = source.params["padding_config"]
-    if any(first) and any(map(any, others)):
+    if any(first) and any(
+        map(
+            any,
+            others,
+        )
+    ):
         each = source.replace(params={"padding_config": tuple(others)})
-        one, kind = map(type_of_atom, equation.inputs)
+        one, kind = map(
+            type_of_atom,
+            equation.inputs,
+        )
         traced = trace(
             lambda *operands: bind(each, operands),
             element_type(one),
@@ -269,7 +370,11 @@ def padded(
             traced,
             [xs.element, number],
         )
-    return sequence_parts.padded(body, equation, [xs, number])
+    return sequence_parts.padded(
+        body,
+        equation,
+        [xs, number],
+    )
 
 
 _ACCUMULATED: Mapping[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {

@@ -39,7 +39,10 @@ def length_of(
       line: The user's line.
     """
     space = body.space
-    if isinstance(dimension, int | np.integer):
+    if isinstance(
+        dimension,
+        int | np.integer,
+    ):
         return lambda data: np.full(
             space.n_rows(data),
             int(dimension),
@@ -144,7 +147,12 @@ def one_after_the_other(
     chosen = Column(space, which)
     return Elements(
         space,
-        merged(body.inside(space), found, chosen, element_type(kind)),
+        merged(
+            body.inside(space),
+            found,
+            chosen,
+            element_type(kind),
+        ),
     )
 
 
@@ -169,7 +177,10 @@ def _rows_of_part(
         return part.start(data)[around] + np.clip(
             number,
             0,
-            np.maximum(sizes - 1, 0)[around],
+            np.maximum(
+                sizes - 1,
+                0,
+            )[around],
         )
 
     return rows
@@ -227,12 +238,36 @@ def concatenated(
         return None
     kinds = [type_of_atom(atom) for atom in equation.inputs]
     parts = []
-    for value, kind in zip(values, kinds, strict=True):
+    for value, kind in zip(
+        values,
+        kinds,
+        strict=True,
+    ):
         if kind.shape[0] != 0:
-            parts.append(whole(body, value, kind))
-    given = [*zip(values, kinds, strict=True)]
+            parts.append(
+                whole(
+                    body,
+                    value,
+                    kind,
+                )
+            )
+    given = [
+        *zip(
+            values,
+            kinds,
+            strict=True,
+        )
+    ]
     kind = equation.outputs[0].aval
-    return [one_after_the_other(body, parts, kind, given, equation.line)]
+    return [
+        one_after_the_other(
+            body,
+            parts,
+            kind,
+            given,
+            equation.line,
+        )
+    ]
 
 
 def padded(
@@ -245,32 +280,62 @@ def padded(
     before, behind, between = first
     xs, number = values
     kind = equation.outputs[0].aval
-    if between or not any(first) or isinstance(number, Elements):
+    if (
+        between
+        or not any(first)
+        or isinstance(
+            number,
+            Elements,
+        )
+    ):
         return None
     if isinstance(xs.element, Elements):
         return None
     line = equation.line
     given = [(xs, equation.inputs[0].aval)]  # type: ignore[union-attr]
-    first_one = length_of(body, before, given, line)
-    last_one = length_of(body, behind, given, line)
+    first_one = length_of(
+        body,
+        before,
+        given,
+        line,
+    )
+    last_one = length_of(
+        body,
+        behind,
+        given,
+        line,
+    )
     space = xs.space
-    blank = _filled(body, number, element_type(kind))
+    blank = _filled(
+        body,
+        number,
+        element_type(kind),
+    )
     around = body.space
 
     def padding(size: Callable[[Any], np.ndarray]) -> Part:
         return Part(
             blank,
             around,
-            lambda data: np.maximum(size(data), 0),
+            lambda data: np.maximum(
+                size(data),
+                0,
+            ),
             lambda data: np.arange(around.n_rows(data)),
             is_repeated=True,
         )
 
     def cut(data: Any) -> np.ndarray:
-        return np.maximum(-first_one(data), 0)
+        return np.maximum(
+            -first_one(data),
+            0,
+        )
 
     def left(data: Any) -> np.ndarray:
-        behind = np.maximum(-last_one(data), 0)
+        behind = np.maximum(
+            -last_one(data),
+            0,
+        )
         return np.maximum(
             space.lengths(data) - cut(data) - behind,
             0,
@@ -283,7 +348,15 @@ def padded(
         lambda data: space.starts(data) + cut(data),
     )
     parts = [padding(first_one), middle, padding(last_one)]
-    return [one_after_the_other(body, parts, kind, given, line)]
+    return [
+        one_after_the_other(
+            body,
+            parts,
+            kind,
+            given,
+            line,
+        )
+    ]
 
 
 def _filled(body: Body, number: Value, kind: Any) -> Value:
@@ -298,7 +371,10 @@ def _filled(body: Body, number: Value, kind: Any) -> Value:
         )
     rows = body.rows(
         number,
-        jax.ShapeDtypeStruct((), kind.dtype),
+        jax.ShapeDtypeStruct(
+            (),
+            kind.dtype,
+        ),
     )
     out = Rows(kind, rows.room)
 
@@ -315,5 +391,8 @@ def _filled(body: Body, number: Value, kind: Any) -> Value:
             )
         ]
 
-    body.block.add([out], compute)
+    body.block.add(
+        [out],
+        compute,
+    )
     return View(out, body.space)

@@ -34,11 +34,23 @@ def scattered(
     xs, at, changes = values
     if not _is_by_number(equation, values):
         return None
-    given, indices, update = map(type_of_atom, equation.inputs)
-    space = elements_space([at, changes], equation.line)
+    given, indices, update = map(
+        type_of_atom,
+        equation.inputs,
+    )
+    space = elements_space(
+        [at, changes],
+        equation.line,
+    )
     inner = body.inside(space)
-    numbers = inner.rows(at.element, element_type(indices))
-    updates = inner.rows(changes.element, element_type(update))
+    numbers = inner.rows(
+        at.element,
+        element_type(indices),
+    )
+    updates = inner.rows(
+        changes.element,
+        element_type(update),
+    )
     around = body.parents(space)
     there = inner.room.there
 
@@ -46,8 +58,16 @@ def scattered(
         home = body.inside(xs.space)
         kind = element_type(given)
         sizes = inner.rows(
-            Static(_lengths(xs.space, space)),
-            jax.ShapeDtypeStruct((), np.int32),
+            Static(
+                _lengths(
+                    xs.space,
+                    space,
+                )
+            ),
+            jax.ShapeDtypeStruct(
+                (),
+                np.int32,
+            ),
         )
         elements = body.parents(xs.space)
         source = equation.source
@@ -56,8 +76,14 @@ def scattered(
         home = body
         kind = given
         source = update_of_axes(equation.source, _behind_first)
-    rows = home.rows(xs.element if isinstance(xs, Elements) else xs, kind)
-    out = Rows(kind, home.bare())
+    rows = home.rows(
+        xs.element if isinstance(xs, Elements) else xs,
+        kind,
+    )
+    out = Rows(
+        kind,
+        home.bare(),
+    )
 
     def of_elements(run: Run, own: Any, n: int) -> Any:
         first = jnp.searchsorted(
@@ -70,28 +96,61 @@ def scattered(
         is_there = (number >= 0) & (number < size.reshape(wide))
         is_there &= run.slots[there].reshape(wide)
         row = first.astype(own.dtype).reshape(wide) + number
-        return own.at[..., place].set(jnp.where(is_there, row, n))
+        return own.at[..., place].set(
+            jnp.where(
+                is_there,
+                row,
+                n,
+            )
+        )
 
     def of_array(run: Run, own: Any, n: int) -> Any:
-        row = jnp.where(run.slots[there], run.slots[around], n)
+        row = jnp.where(
+            run.slots[there],
+            run.slots[around],
+            n,
+        )
         row = row.astype(own.dtype).reshape((-1,) + (1,) * (own.ndim - 1))
-        row = jnp.broadcast_to(row, (*own.shape[:-1], 1))
-        return jnp.concatenate([row, own], -1)
+        row = jnp.broadcast_to(
+            row,
+            (*own.shape[:-1], 1),
+        )
+        return jnp.concatenate(
+            [row, own],
+            -1,
+        )
 
     def compute(run: Run) -> list[Any]:
         every = run.get(rows)
         own = run.get(numbers).astype(np.int32)
         if isinstance(xs, Elements):
-            own = of_elements(run, own, len(every))
+            own = of_elements(
+                run,
+                own,
+                len(every),
+            )
         else:
-            own = of_array(run, own, len(every))
-        found = bind(source, [every, own, run.get(updates)])
+            own = of_array(
+                run,
+                own,
+                len(every),
+            )
+        found = bind(
+            source,
+            [every, own, run.get(updates)],
+        )
         return filled_rows(run, [out], found)
 
-    body.block.add([out], compute)
+    body.block.add(
+        [out],
+        compute,
+    )
     if not isinstance(xs, Elements):
         return [View(out, body.space)]
-    element: Value = View(out, xs.space)
+    element: Value = View(
+        out,
+        xs.space,
+    )
     return [Elements(xs.space, element)]
 
 
@@ -100,9 +159,19 @@ def _is_by_number(equation: Equation, values: Sequence[Value]) -> bool:
     xs, at, changes = values
     params = equation.source.params
     numbers = params["dimension_numbers"]
-    if any(isinstance(each, Elements) and isinstance(each.element, Elements) for each in values):
+    if any(
+        isinstance(each, Elements)
+        and isinstance(
+            each.element,
+            Elements,
+        )
+        for each in values
+    ):
         return False
-    if not isinstance(at, Elements) or not isinstance(changes, Elements):
+    if not isinstance(at, Elements) or not isinstance(
+        changes,
+        Elements,
+    ):
         return False
     if params["mode"] not in DROPPING or 0 in numbers.update_window_dims:
         return False

@@ -58,7 +58,14 @@ def sliced(
         [(xs, given)],
         equation.line,
     )
-    return _part(body, equation, xs, first, steps[0], equation.outputs[0].aval)
+    return _part(
+        body,
+        equation,
+        xs,
+        first,
+        steps[0],
+        equation.outputs[0].aval,
+    )
 
 
 def gathered(
@@ -70,14 +77,35 @@ def gathered(
     xs, at = values
     params = equation.source.params
     numbers = params["dimension_numbers"]
-    given, indices = map(type_of_atom, equation.inputs)
+    given, indices = map(
+        type_of_atom,
+        equation.inputs,
+    )
     axes = tuple(numbers.start_index_map)
     if numbers.operand_batching_dims:
         return None
     is_range = indices.shape == (len(axes),) and not numbers.collapsed_slice_dims
     if not isinstance(xs, Elements):
-        starts = starts_of(body, at, axes, len(given.shape)) if is_range else None
-        return None if starts is None else cut_array(body, equation, xs, starts)
+        starts = (
+            starts_of(
+                body,
+                at,
+                axes,
+                len(given.shape),
+            )
+            if is_range
+            else None
+        )
+        return (
+            None
+            if starts is None
+            else cut_array(
+                body,
+                equation,
+                xs,
+                starts,
+            )
+        )
     if long_axis(given) or 0 not in axes:
         return None
     if 0 in numbers.collapsed_slice_dims:
@@ -95,13 +123,23 @@ def _parts_of_range(
     at: Value,
 ) -> list[Value] | None:
     """Elements from one on, and the same part of each, as JAX writes `xs[1:, 0]`; None where equally many are an array of sequences."""
-    given, indices = map(type_of_atom, equation.inputs)
+    given, indices = map(
+        type_of_atom,
+        equation.inputs,
+    )
     params = equation.source.params
     numbers = params["dimension_numbers"]
     place = numbers.start_index_map.index(0)
-    column = body.low.host.column(at, body.region, indices)
+    column = body.low.host.column(
+        at,
+        body.region,
+        indices,
+    )
     n, *others = params["slice_sizes"]
-    kind = jax.ShapeDtypeStruct((n, *given.shape[1:]), given.dtype)
+    kind = jax.ShapeDtypeStruct(
+        (n, *given.shape[1:]),
+        given.dtype,
+    )
     found = _part(
         body,
         equation,
@@ -116,14 +154,31 @@ def _parts_of_range(
     (whole,) = found
     if isinstance(whole, Elements):
         behind = [axis - 1 for axis in numbers.offset_dims[1:]]
-        traced = trace(of_part(equation, place, behind), element_type(given), indices)[0]
-        return of_elements(body, whole.space, traced, [], [whole.element, at], of_whole=True)
+        traced = trace(
+            of_part(equation, place, behind),
+            element_type(given),
+            indices,
+        )[0]
+        return of_elements(
+            body,
+            whole.space,
+            traced,
+            [],
+            [whole.element, at],
+            of_whole=True,
+        )
     traced = trace(
-        lambda x, own: bind(equation.source, [x, own.at[place].set(0)]),
+        lambda x, own: bind(
+            equation.source,
+            [x, own.at[place].set(0)],
+        ),
         kind,
         indices,
     )[0]
-    return body.run(traced, [whole, at])
+    return body.run(
+        traced,
+        [whole, at],
+    )
 
 
 def _part(
@@ -157,14 +212,32 @@ def _part(
             * step
         )
 
-    _check(body, first, count, xs.space.lengths, equation.line)
-    _check(body, last, count, xs.space.lengths, equation.line)
+    _check(
+        body,
+        first,
+        count,
+        xs.space.lengths,
+        equation.line,
+    )
+    _check(
+        body,
+        last,
+        count,
+        xs.space.lengths,
+        equation.line,
+    )
     if long_axis(kind) != 0:
 
         def numbers(data: Any) -> np.ndarray:
             return first(data)[:, None] + step * np.arange(kind.shape[0])
 
-        return _array(body, xs, numbers, kind, equation.line)
+        return _array(
+            body,
+            xs,
+            numbers,
+            kind,
+            equation.line,
+        )
     space = body.low.lengths.space(
         str(kind.shape[0]),
         around,
@@ -180,7 +253,13 @@ def _part(
     return [
         Elements(
             space,
-            body.low.value_within(xs.element, xs.space, space, origin, way),
+            body.low.value_within(
+                xs.element,
+                xs.space,
+                space,
+                origin,
+                way,
+            ),
         )
     ]
 
@@ -193,7 +272,14 @@ def _array(
     line: str,
 ) -> list[Value] | None:
     """An array of some elements for each row; None where elements are sequences."""
-    found = by_known_numbers(body, xs, numbers, kind.shape[:1], kind, line)
+    found = by_known_numbers(
+        body,
+        xs,
+        numbers,
+        kind.shape[:1],
+        kind,
+        line,
+    )
     return None if found is None else [found]
 
 
@@ -208,13 +294,23 @@ def sliced_where_told(
     kind = equation.outputs[0].aval
     sizes = equation.source.params["slice_sizes"]
     if not isinstance(xs, Elements):
-        return _array_where_told(body, equation, xs, [start, *starts])
+        return _array_where_told(
+            body,
+            equation,
+            xs,
+            [start, *starts],
+        )
     if long_axis(given):
         return None
     if sizes[0] == given.shape[0]:
         return _part_of_each(body, equation, xs, starts)
     if isinstance(xs.element, Elements):
-        return _row_where_told(body, equation, xs, [start, *starts])
+        return _row_where_told(
+            body,
+            equation,
+            xs,
+            [start, *starts],
+        )
     if is_sequence(kind):
         return _part_where_told(body, equation, xs, start)
     n = sizes[0]
@@ -240,23 +336,50 @@ def sliced_where_told(
         column = body.low.host.column(
             start,
             body.region,
-            jax.ShapeDtypeStruct((), np.int64),
+            jax.ShapeDtypeStruct(
+                (),
+                np.int64,
+            ),
         )
 
         def numbers(data: Any) -> np.ndarray:
-            most = np.maximum(lengths(data) - n, 0)
+            most = np.maximum(
+                lengths(data) - n,
+                0,
+            )
             return np.clip(
                 column.of(data),
                 0,
                 most,
             )[:, None] + np.arange(n)
 
-        found = _array(body, xs, numbers, whole, equation.line)
+        found = _array(
+            body,
+            xs,
+            numbers,
+            whole,
+            equation.line,
+        )
     else:
-        found = [_computed(body, xs, start, whole)]
+        found = [
+            _computed(
+                body,
+                xs,
+                start,
+                whole,
+            )
+        ]
     if found is None or whole.shape == kind.shape:
         return found
-    return [_cut(body, found[0], starts, whole, kind)]
+    return [
+        _cut(
+            body,
+            found[0],
+            starts,
+            whole,
+            kind,
+        )
+    ]
 
 
 def _part_where_told(
@@ -270,15 +393,38 @@ def _part_where_told(
     kind = equation.outputs[0].aval
     if not is_static(start) or kind.shape[1:] != given.shape[1:]:
         return None
-    number = jax.ShapeDtypeStruct((), np.int64)
-    column = body.low.host.column(start, body.region, number)
-    count = length_of(body, kind.shape[0], [(xs, given)], equation.line)
+    number = jax.ShapeDtypeStruct(
+        (),
+        np.int64,
+    )
+    column = body.low.host.column(
+        start,
+        body.region,
+        number,
+    )
+    count = length_of(
+        body,
+        kind.shape[0],
+        [(xs, given)],
+        equation.line,
+    )
 
     def first(data: Any) -> np.ndarray:
         most = xs.space.lengths(data) - count(data)
-        return np.clip(column.of(data).astype(np.int64), 0, np.maximum(most, 0))
+        return np.clip(
+            column.of(data).astype(np.int64),
+            0,
+            np.maximum(most, 0),
+        )
 
-    return _part(body, equation, xs, first, 1, kind)
+    return _part(
+        body,
+        equation,
+        xs,
+        first,
+        1,
+        kind,
+    )
 
 
 def _part_of_each(
@@ -288,15 +434,37 @@ def _part_of_each(
     starts: Sequence[Value],
 ) -> list[Value]:
     """The same part of each element, which begins where the numbers of its axes say."""
-    given, _, *kinds = map(type_of_atom, equation.inputs)
+    given, _, *kinds = map(
+        type_of_atom,
+        equation.inputs,
+    )
     _, *sizes = equation.source.params["slice_sizes"]
 
     def of_one(*args: Any) -> Any:
         *own, x = args
-        return jax.lax.dynamic_slice(x, own, sizes) if own else x
+        return (
+            jax.lax.dynamic_slice(
+                x,
+                own,
+                sizes,
+            )
+            if own
+            else x
+        )
 
-    traced = trace(of_one, *kinds, element_type(given))[0]
-    return of_elements(body, xs.space, traced, starts, [xs.element], of_whole=True)
+    traced = trace(
+        of_one,
+        *kinds,
+        element_type(given),
+    )[0]
+    return of_elements(
+        body,
+        xs.space,
+        traced,
+        starts,
+        [xs.element],
+        of_whole=True,
+    )
 
 
 def _row_where_told(
@@ -305,27 +473,58 @@ def _row_where_told(
     xs: Elements,
     starts: Sequence[Value],
 ) -> list[Value] | None:
-    """One row of a matrix of pairs, or a part of it, as JAX writes `scores[0]`; None for several rows."""
-    given, _, *kinds = map(type_of_atom, equation.inputs)
+    """One row of a matrix of pairs, or a part of that row, as JAX writes `scores[0]`; None for several rows."""
+    given, _, *kinds = map(
+        type_of_atom,
+        equation.inputs,
+    )
     n, *sizes = equation.source.params["slice_sizes"]
     if n != 1 or not is_static(starts[0]):
         return None
-    number = jax.ShapeDtypeStruct((), np.int64)
-    column = body.low.host.column(starts[0], body.region, number)
+    number = jax.ShapeDtypeStruct(
+        (),
+        np.int64,
+    )
+    column = body.low.host.column(
+        starts[0],
+        body.region,
+        number,
+    )
     lengths = xs.space.lengths
 
     def numbers(data: Any) -> np.ndarray:
-        most = np.maximum(lengths(data) - 1, 0)
-        return np.clip(column.of(data).astype(np.int64), 0, most)
+        most = np.maximum(
+            lengths(data) - 1,
+            0,
+        )
+        return np.clip(
+            column.of(data).astype(np.int64),
+            0,
+            most,
+        )
 
     one = element_type(given)
-    row = by_known_numbers(body, xs, numbers, (), one, equation.line)
+    row = by_known_numbers(
+        body,
+        xs,
+        numbers,
+        (),
+        one,
+        equation.line,
+    )
     traced = trace(
-        lambda x, *own: jax.lax.dynamic_slice(x, own, sizes)[None],
+        lambda x, *own: jax.lax.dynamic_slice(
+            x,
+            own,
+            sizes,
+        )[None],
         one,
         *kinds,
     )[0]
-    return body.run(traced, [row, *starts[1:]])
+    return body.run(
+        traced,
+        [row, *starts[1:]],
+    )
 
 
 def _array_where_told(
@@ -338,14 +537,29 @@ def _array_where_told(
     kind = equation.outputs[0].aval
     found: list[Any] = []
     for number, start in enumerate(starts):
-        own = starts_of(body, start, (0,), 1) if number == long_axis(kind) else None
+        own = (
+            starts_of(
+                body,
+                start,
+                (0,),
+                1,
+            )
+            if number == long_axis(kind)
+            else None
+        )
         if own is not None:
             found += own
         elif isinstance(start, Constant):
             found.append(int(start.value))
         else:
             return None
-    return cut_array(body, equation, array, found, is_clamped=True)
+    return cut_array(
+        body,
+        equation,
+        array,
+        found,
+        is_clamped=True,
+    )
 
 
 def _computed(
@@ -362,7 +576,10 @@ def _computed(
     )
     number = body.rows(
         start,
-        jax.ShapeDtypeStruct((), np.int32),
+        jax.ShapeDtypeStruct(
+            (),
+            np.int32,
+        ),
     )
     sizes = Static(
         Column(
@@ -372,7 +589,10 @@ def _computed(
     )
     length = body.rows(
         sizes,
-        jax.ShapeDtypeStruct((), np.int32),
+        jax.ShapeDtypeStruct(
+            (),
+            np.int32,
+        ),
     )
     parents = body.parents(space)
     room = body.bare()
@@ -388,16 +608,26 @@ def _computed(
         place = first + jnp.clip(
             own,
             0,
-            jnp.maximum(run.get(length) - kind.shape[0], 0),
+            jnp.maximum(
+                run.get(length) - kind.shape[0],
+                0,
+            ),
         )
         at = place[:, None] + jnp.arange(kind.shape[0])
         found = taken(
             every,
-            jnp.clip(at, 0, max(len(every) - 1, 0)),
+            jnp.clip(
+                at,
+                0,
+                max(len(every) - 1, 0),
+            ),
         )
         return [filled_up(run, room, found)]
 
-    body.block.add([out], compute)
+    body.block.add(
+        [out],
+        compute,
+    )
     return View(out, body.space)
 
 
@@ -409,9 +639,18 @@ def _cut(
     kind: Any,
 ) -> View:
     """Part of each row's array along its other axes."""
-    number = jax.ShapeDtypeStruct((), np.int32)
+    number = jax.ShapeDtypeStruct(
+        (),
+        np.int32,
+    )
     rows = body.rows(value, given)
-    places = [body.rows(start, number) for start in starts]
+    places = [
+        body.rows(
+            start,
+            number,
+        )
+        for start in starts
+    ]
     out = Rows(kind, body.room)
 
     def one(array: Any, *own: Any) -> Any:
@@ -422,7 +661,11 @@ def _cut(
             )
             for start in (0, *own)
         ]
-        return jax.lax.dynamic_slice(array, starts, kind.shape)
+        return jax.lax.dynamic_slice(
+            array,
+            starts,
+            kind.shape,
+        )
 
     def compute(run: Run) -> list[Any]:
         own = [run.get(place) for place in places]
@@ -433,7 +676,10 @@ def _cut(
             )
         ]
 
-    body.block.add([out], compute)
+    body.block.add(
+        [out],
+        compute,
+    )
     return View(out, body.space)
 
 

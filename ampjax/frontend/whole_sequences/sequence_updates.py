@@ -32,23 +32,26 @@ def updated(
     xs, at, _ = values
     if isinstance(at, Elements):
         return scattered(body, equation, values)
-    given, indices, update = map(type_of_atom, equation.inputs)
+    given, indices, update = map(
+        type_of_atom,
+        equation.inputs,
+    )
     source = equation.source
     numbers = source.params["dimension_numbers"]
     axes = tuple(numbers.scatter_dims_to_operand_dims)
-    if not isinstance(xs, Elements) and indices.shape == (1,) and axes == (0,):
-        if source.params["mode"] not in DROPPING or numbers.inserted_window_dims:
-            return None
-        return filled_array(body, equation, xs, values[2], at)
-    if not _is_flat(xs):
-        return None
-    if source.params["mode"] in DROPPING and 0 not in numbers.inserted_window_dims:
-        return range_updated(body, equation, values, UPDATES)
-    if any(isinstance(value, Elements) for value in values[1:]):
-        return None
-    if 0 not in axes or 0 not in numbers.inserted_window_dims or len(indices.shape) != 1:
-        return None
     if source.params["mode"] not in DROPPING:
+        return None
+    if 0 not in numbers.inserted_window_dims:
+        return _neighbours(body, equation, values)
+    if not _is_flat(xs) or any(
+        isinstance(
+            value,
+            Elements,
+        )
+        for value in values[1:]
+    ):
+        return None
+    if 0 not in axes or len(indices.shape) != 1:
         return None
     place = axes.index(0)
     others = [number for number in range(len(axes)) if number != place]
@@ -62,15 +65,34 @@ def updated(
     def of_one(at: Any, change: Any, x: Any, number: Any) -> Any:
         if others:
             left = jnp.stack([at[number] for number in others])
-            (changed,) = bind(inside, [x, left, change])
+            (changed,) = bind(
+                inside,
+                [x, left, change],
+            )
         else:
             changed = operate(x, change)
-        return jnp.where(number == at[place], changed, x)
+        return jnp.where(
+            number == at[place],
+            changed,
+            x,
+        )
 
-    kind = jax.ShapeDtypeStruct((), indices.dtype)
-    traced = trace(of_one, indices, update, one, kind)[0]
+    kind = jax.ShapeDtypeStruct(
+        (),
+        indices.dtype,
+    )
+    traced = trace(
+        of_one,
+        indices,
+        update,
+        one,
+        kind,
+    )[0]
     space = xs.space
-    number = Column(space, lambda data: space.numbers(data).astype(indices.dtype))
+    number = Column(
+        space,
+        lambda data: space.numbers(data).astype(indices.dtype),
+    )
     return of_elements(
         body,
         space,
@@ -81,9 +103,41 @@ def updated(
     )
 
 
+def _neighbours(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """Updates neighbouring elements, of a sequence or of an array that a sequence fills."""
+    xs, at, changes = values
+    if _is_flat(xs):
+        return range_updated(body, equation, values, UPDATES)
+    numbers = equation.source.params["dimension_numbers"]
+    axes = tuple(numbers.scatter_dims_to_operand_dims)
+    if (
+        isinstance(
+            xs,
+            Elements,
+        )
+        or axes != (0,)
+        or numbers.inserted_window_dims
+    ):
+        return None
+    return filled_array(
+        body,
+        equation,
+        xs,
+        changes,
+        at,
+    )
+
+
 def _is_flat(value: Value) -> bool:
     """Whether a value is a sequence of arrays."""
-    return isinstance(value, Elements) and not isinstance(value.element, Elements)
+    return isinstance(value, Elements) and not isinstance(
+        value.element,
+        Elements,
+    )
 
 
 def _without_first(axes: Sequence[int]) -> tuple[int, ...]:

@@ -28,13 +28,23 @@ def convolved(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """Convolves a sequence with a kernel of fixed size, as `jax.lax.conv_general_dilated` does; None for other sequences in it."""
+    """Convolves a sequence with a kernel of fixed size, as `jax.lax.conv_general_dilated` does; None for a kernel that is a sequence, too."""
     xs, kernel = values
-    given, weights = map(type_of_atom, equation.inputs)
+    given, weights = map(
+        type_of_atom,
+        equation.inputs,
+    )
     params = equation.source.params
     numbers = params["dimension_numbers"]
     axis = long_axis(given)
-    if axis is None or isinstance(kernel, Elements) or axis not in numbers.lhs_spec[2:]:
+    if (
+        axis is None
+        or isinstance(
+            kernel,
+            Elements,
+        )
+        or axis not in numbers.lhs_spec[2:]
+    ):
         return None
     place = numbers.lhs_spec.index(axis) - 2
     if params["lhs_dilation"][place] != 1 or numbers.out_spec[place + 2] != axis:
@@ -48,9 +58,21 @@ def convolved(
     )
     changed = {
         **params,
-        "padding": _replaced(params["padding"], place, (0, 0)),
-        "window_strides": _replaced(params["window_strides"], place, 1),
-        "rhs_dilation": _replaced(params["rhs_dilation"], place, 1),
+        "padding": _replaced(
+            params["padding"],
+            place,
+            (0, 0),
+        ),
+        "window_strides": _replaced(
+            params["window_strides"],
+            place,
+            1,
+        ),
+        "rhs_dilation": _replaced(
+            params["rhs_dilation"],
+            place,
+            1,
+        ),
     }
     source = equation.source.replace(params=changed)
     return window.compute(
@@ -59,7 +81,10 @@ def convolved(
         xs,
         [(kernel, weights)],
         0,
-        lambda x, own: bind(source, [x, own]),
+        lambda x, own: bind(
+            source,
+            [x, own],
+        ),
     )
 
 
@@ -84,13 +109,32 @@ def pooled(
     )
     changed = {
         **params,
-        "padding": _replaced(params["padding"], axis, (0, 0)),
-        "window_strides": _replaced(params["window_strides"], axis, 1),
-        "window_dilation": _replaced(params["window_dilation"], axis, 1),
+        "padding": _replaced(
+            params["padding"],
+            axis,
+            (0, 0),
+        ),
+        "window_strides": _replaced(
+            params["window_strides"],
+            axis,
+            1,
+        ),
+        "window_dilation": _replaced(
+            params["window_dilation"],
+            axis,
+            1,
+        ),
     }
     source = equation.source.replace(params=changed)
     fill = POOLED[source.primitive.name](given.dtype)
-    return window.compute(body, equation, xs, [], fill, lambda x: bind(source, [x]))
+    return window.compute(
+        body,
+        equation,
+        xs,
+        [],
+        fill,
+        lambda x: bind(source, [x]),
+    )
 
 
 @dataclass(frozen=True)
@@ -132,11 +176,28 @@ class _Window:
         """
         given = type_of_atom(equation.inputs[0])
         kind = equation.outputs[0].aval
-        if not isinstance(xs, Elements) or n_long_axes(given) > 1 or long_axis(kind) != self.axis:
+        if (
+            not isinstance(
+                xs,
+                Elements,
+            )
+            or n_long_axes(given) > 1
+            or long_axis(kind) != self.axis
+        ):
             return None
         line = equation.line
-        before = length_of(body, self.before, [], line)
-        space = body.low.lengths.space(length_name(kind), body.space, [], line)
+        before = length_of(
+            body,
+            self.before,
+            [],
+            line,
+        )
+        space = body.low.lengths.space(
+            length_name(kind),
+            body.space,
+            [],
+            line,
+        )
         lengths = xs.space.lengths
 
         def number(data: Any, tap: int) -> np.ndarray:
@@ -147,7 +208,13 @@ class _Window:
             return lengths(data)[space.parents(data)]
 
         def is_there(data: Any) -> np.ndarray:
-            every = [number(data, tap) for tap in range(self.size)]
+            every = [
+                number(
+                    data,
+                    tap,
+                )
+                for tap in range(self.size)
+            ]
             own = np.stack(every, 1)
             return (own >= 0) & (own < sizes(data)[:, None])
 
@@ -155,29 +222,73 @@ class _Window:
         for tap in range(self.size):
 
             def origin(data: Any, tap: int = tap) -> np.ndarray:
-                most = np.maximum(sizes(data) - 1, 0)
-                own = np.clip(number(data, tap), 0, most)
+                most = np.maximum(
+                    sizes(data) - 1,
+                    0,
+                )
+                own = np.clip(
+                    number(data, tap),
+                    0,
+                    most,
+                )
                 return xs.space.starts(data)[space.parents(data)] + own
 
             way = ("window", before, self, tap)
-            rows.append(body.low.value_at(xs.element, xs.space, space, origin, way))
-        there = jax.ShapeDtypeStruct((self.size,), np.bool_)
+            rows.append(
+                body.low.value_at(
+                    xs.element,
+                    xs.space,
+                    space,
+                    origin,
+                    way,
+                )
+            )
+        there = jax.ShapeDtypeStruct(
+            (self.size,),
+            np.bool_,
+        )
         n = len(closed)
 
         def of_one(*args: Any) -> Any:
-            own, each, counts = args[:n], args[n:-1], args[-1]
+            own = args[:n]
+            each = args[n:-1]
+            counts = args[-1]
             taps = []
             for tap, x in enumerate(each):
-                taps.append(jnp.where(counts[tap], x, jnp.asarray(fill, x.dtype)))
-            (found,) = operate(jnp.stack(taps, self.axis), *own)
-            return jax.lax.squeeze(found, [self.axis])
+                taps.append(
+                    jnp.where(
+                        counts[tap],
+                        x,
+                        jnp.asarray(fill, x.dtype),
+                    )
+                )
+            (found,) = operate(
+                jnp.stack(taps, self.axis),
+                *own,
+            )
+            return jax.lax.squeeze(
+                found,
+                [self.axis],
+            )
 
         one = element_type(given)
         types = [kind for _, kind in closed]
-        traced = trace(of_one, *types, *[one] * self.size, there)[0]
+        traced = trace(
+            of_one,
+            *types,
+            *[one] * self.size,
+            there,
+        )[0]
         beside = [value for value, _ in closed]
         counts = Static(Column(space, is_there))
-        return of_elements(body, space, traced, beside, [*rows, counts], of_whole=True)
+        return of_elements(
+            body,
+            space,
+            traced,
+            beside,
+            [*rows, counts],
+            of_whole=True,
+        )
 
 
 def _replaced(values: Sequence[Any], place: int, value: Any) -> tuple[Any, ...]:

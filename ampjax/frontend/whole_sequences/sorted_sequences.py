@@ -45,14 +45,31 @@ def sort(
         strict=True,
     ):
         kind = element_type(type_of_atom(atom))
-        rows.append(inner.rows(value.element, kind))
+        rows.append(
+            inner.rows(
+                value.element,
+                kind,
+            )
+        )
     room = inner.bare()
-    out = [Rows(each.aval, room) for each in rows]
+    out = [
+        Rows(
+            each.aval,
+            room,
+        )
+        for each in rows
+    ]
 
     def compute(run: Run) -> list[Any]:
         every = [run.get(each) for each in rows]
-        around = along(run.slots[parents], every[0])
-        around = jnp.broadcast_to(around, every[0].shape)
+        around = along(
+            run.slots[parents],
+            every[0],
+        )
+        around = jnp.broadcast_to(
+            around,
+            every[0].shape,
+        )
         _, *found = jax.lax.sort(
             (around, *every),
             dimension=0,
@@ -90,19 +107,40 @@ def largest(
     space = xs.space
     k = params["k"]
     kind = element_type(type_of_atom(atom))
-    rows = body.inside(space).rows(xs.element, kind)
+    rows = body.inside(space).rows(
+        xs.element,
+        kind,
+    )
     parents = body.parents(space)
     body.low.host.draft.checks.append(
-        lambda data: _check_enough(data, space, k, equation.line),
+        lambda data: _check_enough(
+            data,
+            space,
+            k,
+            equation.line,
+        ),
     )
     room = body.bare()
     sizes = body.rows(
-        Static(Column(body.space, lambda data: space.lengths(data))),
-        jax.ShapeDtypeStruct((), np.int32),
+        Static(
+            Column(
+                body.space,
+                lambda data: space.lengths(data),
+            )
+        ),
+        jax.ShapeDtypeStruct(
+            (),
+            np.int32,
+        ),
     )
     out = []
     for name in equation.outputs:
-        out.append(Rows(name.aval, room))
+        out.append(
+            Rows(
+                name.aval,
+                room,
+            )
+        )
 
     def compute(run: Run) -> list[Any]:
         every = run.get(rows)
@@ -111,21 +149,45 @@ def largest(
         number = first - jnp.arange(len(around))
         keys = []
         for key in (around, number):
-            keys.append(jnp.broadcast_to(along(key, every), every.shape))
+            keys.append(
+                jnp.broadcast_to(
+                    along(key, every),
+                    every.shape,
+                )
+            )
         _, ordered, turned = jax.lax.sort(
             (keys[0], every, keys[1]),
             dimension=0,
             num_keys=3,
         )
         size = run.get(sizes)
-        begin = jnp.searchsorted(around, jnp.arange(len(size)))
+        begin = jnp.searchsorted(
+            around,
+            jnp.arange(len(size)),
+        )
         at = (begin + size)[:, None] - 1 - jnp.arange(k)
-        at = jnp.clip(at, 0, max(len(every) - 1, 0))
-        found = [taken(ordered, at), taken(-turned, at).astype(out[1].aval.dtype)]
+        at = jnp.clip(
+            at,
+            0,
+            max(len(every) - 1, 0),
+        )
+        found = [
+            taken(
+                ordered,
+                at,
+            ),
+            taken(-turned, at).astype(out[1].aval.dtype),
+        ]
         return filled_rows(run, out, found)
 
     body.block.add(out, compute)
-    return [View(each, body.space) for each in out]
+    return [
+        View(
+            each,
+            body.space,
+        )
+        for each in out
+    ]
 
 
 def _check_enough(data: Any, space: IndexSpace, k: int, line: str) -> None:
@@ -149,7 +211,7 @@ def in_computed_order(
     number: Rows,
     place: int,
 ) -> View:
-    """Reads elements of a sequence by computed numbers: for each row one, or an array of them.
+    """Reads elements of a sequence by computed numbers: for each row one, or an array of several.
 
     Args:
       body: The rows that have the sequence.
@@ -163,7 +225,10 @@ def in_computed_order(
     mode = equation.source.params["mode"]
     space = home.space
     is_inside = space is not body.space
-    values = body.inside(xs.space).rows(xs.element, kind)
+    values = body.inside(xs.space).rows(
+        xs.element,
+        kind,
+    )
 
     def lengths(data: Any) -> np.ndarray:
         found = xs.space.lengths(data)
@@ -171,29 +236,58 @@ def in_computed_order(
 
     sizes = home.rows(
         Static(Column(space, lengths)),
-        jax.ShapeDtypeStruct((), np.int32),
+        jax.ShapeDtypeStruct(
+            (),
+            np.int32,
+        ),
     )
     elements = body.parents(xs.space)
     around = body.parents(space) if is_inside else None
     room = home.bare()
     shape = (*number.aval.shape[:-1], *kind.shape)
-    out = Rows(jax.ShapeDtypeStruct(shape, kind.dtype), room)
+    out = Rows(
+        jax.ShapeDtypeStruct(shape, kind.dtype),
+        room,
+    )
 
     def compute(run: Run) -> list[Any]:
         every = run.get(values)
         own = run.get(number)[..., place]
-        size = along(run.get(sizes), own)
+        size = along(
+            run.get(sizes),
+            own,
+        )
         row = jnp.arange(len(own)) if around is None else run.slots[around]
-        first = along(jnp.searchsorted(run.slots[elements], row), own)
-        nearest = jnp.clip(own, 0, jnp.maximum(size - 1, 0))
-        last = max(len(every) - 1, 0)
-        found = taken(every, jnp.clip(first + nearest, 0, last))
+        first = along(
+            jnp.searchsorted(run.slots[elements], row),
+            own,
+        )
+        nearest = jnp.clip(
+            own,
+            0,
+            jnp.maximum(size - 1, 0),
+        )
+        last = max(
+            len(every) - 1,
+            0,
+        )
+        found = taken(
+            every,
+            jnp.clip(first + nearest, 0, last),
+        )
         if mode == jax.lax.GatherScatterMode.FILL_OR_DROP:
             is_there = (own >= 0) & (own < size)
             found = _or_filled(found, is_there, equation)
-        return filled_rows(run, [out], [found])
+        return filled_rows(
+            run,
+            [out],
+            [found],
+        )
 
-    home.block.add([out], compute)
+    home.block.add(
+        [out],
+        compute,
+    )
     return View(out, space)
 
 
@@ -206,12 +300,21 @@ def _or_filled(
     blank = equation.source.params["fill_value"]
     if blank is None:
         dtype = values.dtype
-        if jnp.issubdtype(dtype, jnp.inexact):
+        if jnp.issubdtype(
+            dtype,
+            jnp.inexact,
+        ):
             blank = np.nan
-        elif jnp.issubdtype(dtype, jnp.signedinteger):
+        elif jnp.issubdtype(
+            dtype,
+            jnp.signedinteger,
+        ):
             blank = np.iinfo(dtype).min
         else:
-            is_bool = jnp.issubdtype(dtype, jnp.bool_)
+            is_bool = jnp.issubdtype(
+                dtype,
+                jnp.bool_,
+            )
             blank = True if is_bool else np.iinfo(dtype).max
     return jnp.where(
         along(is_there, values),
@@ -222,4 +325,7 @@ def _or_filled(
 
 def _has_sequences(value: Value) -> bool:
     """Whether a value is no sequence, or one of sequences."""
-    return not isinstance(value, Elements) or isinstance(value.element, Elements)
+    return not isinstance(value, Elements) or isinstance(
+        value.element,
+        Elements,
+    )

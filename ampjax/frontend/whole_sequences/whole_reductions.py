@@ -32,7 +32,12 @@ def reduced(
     """Reduces the elements by `sum`, `max`, `argmax` and the like, and other axes as well; None over other axes alone."""
     (xs,) = values
     source = equation.source
-    axes = tuple(map(int, source.params["axes"]))
+    axes = tuple(
+        map(
+            int,
+            source.params["axes"],
+        )
+    )
     kind = equation.outputs[0].aval
     given = type_of_atom(equation.inputs[0])
     own = long_axis(given)
@@ -48,7 +53,10 @@ def reduced(
             }
         )
         traced, _, results = trace(
-            lambda x: bind(each, [x]),
+            lambda x: bind(
+                each,
+                [x],
+            ),
             one,
         )
         (xs,) = of_elements(
@@ -82,7 +90,13 @@ def contracted(
     (left, right), batched = source.params["dimension_numbers"]
     kind = equation.outputs[0].aval
     first, second = (long_axis(type_of_atom(atom)) for atom in equation.inputs)
-    pairs = [*zip(left, right, strict=True)]
+    pairs = [
+        *zip(
+            left,
+            right,
+            strict=True,
+        )
+    ]
     if is_sequence(kind) or first is None or second is None or (first, second) not in pairs:
         return None
     space = elements_space(
@@ -170,7 +184,10 @@ def _reduced(
 def _argmax(values: Any, ids: Any, n: int) -> Any:
     """The number of each segment's largest entry, the first of equal ones; NaN counts as larger than all."""
     values = jax.lax.stop_gradient(values)
-    if jnp.issubdtype(values.dtype, jnp.inexact):
+    if jnp.issubdtype(
+        values.dtype,
+        jnp.inexact,
+    ):
         values = jnp.where(
             jnp.isnan(values),
             jnp.inf,
@@ -206,7 +223,11 @@ def _argmax(values: Any, ids: Any, n: int) -> Any:
 
 
 def _argmin(values: Any, ids: Any, n: int) -> Any:
-    return _argmax(_turned(values), ids, n)
+    return _argmax(
+        _turned(values),
+        ids,
+        n,
+    )
 
 
 def _min(values: Any, ids: Any, n: int) -> Any:
@@ -249,23 +270,54 @@ def _and(values: Any, ids: Any, n: int) -> Any:
 def _product(values: Any, ids: Any, n: int) -> Any:
     """Products of segments, 1 for empty ones: the last entries of running products, so that the derivative is right where a factor is zero."""
     ones = jnp.ones_like(values)
-    factors = jnp.where(along(ids < n, values), values, ones)
-    is_first = jnp.concatenate([jnp.ones(1, bool), ids[1:] != ids[:-1]])[: len(ids)]
+    factors = jnp.where(
+        along(ids < n, values),
+        values,
+        ones,
+    )
+    is_first = jnp.concatenate(
+        [
+            jnp.ones(
+                1,
+                bool,
+            ),
+            ids[1:] != ids[:-1],
+        ]
+    )[: len(ids)]
 
     def joined(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
         starts, before = left
         starts_again, after = right
         is_apart = along(starts_again, after)
-        before = jnp.where(is_apart, jnp.ones_like(before), before)
+        before = jnp.where(
+            is_apart,
+            jnp.ones_like(before),
+            before,
+        )
         return starts | starts_again, before * after
 
-    _, running = jax.lax.associative_scan(joined, (is_first, factors))
+    _, running = jax.lax.associative_scan(
+        joined,
+        (is_first, factors),
+    )
     numbers = jnp.arange(n)
     first = jnp.searchsorted(ids, numbers)
-    end = jnp.searchsorted(ids, numbers, side="right")
-    last = jnp.clip(end - 1, 0, max(len(ids) - 1, 0))
+    end = jnp.searchsorted(
+        ids,
+        numbers,
+        side="right",
+    )
+    last = jnp.clip(
+        end - 1,
+        0,
+        max(len(ids) - 1, 0),
+    )
     found = taken(running, last)
-    return jnp.where(along(end > first, found), found, jnp.ones_like(found))
+    return jnp.where(
+        along(end > first, found),
+        found,
+        jnp.ones_like(found),
+    )
 
 
 _IN_BLOCKS = {

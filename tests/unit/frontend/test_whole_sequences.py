@@ -582,7 +582,7 @@ def test_draws_and_products_of_all_pairs_as_they_are_told_to_be_written():
         scores = xs @ s["x"].T
         running = jnp.cumsum(scores.T, axis=1).T
         wide = jnp.pad(scores.T, ((0, 0), (1, 0))).T
-        turned = amp.fori_loop(xs.shape[0], lambda i, c: jnp.tanh(c + xs[i]), p["b"])
+        turned = amp.fori_loop(xs.shape[0], lambda i, c: jnp.tanh(c + i), p["b"])
         every = amp.sum(amp.map(lambda row: amp.sum(amp.map(jnp.sin, row)), pairs))
         return every + total(running @ xs) + total(jnp.sin(wide).sum(1)) + jnp.sum(turned)
 
