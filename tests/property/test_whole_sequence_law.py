@@ -59,15 +59,30 @@ OPERATIONS = {
             0,
         )
     ),
-    "sorted": lambda p, xs: jnp.sort(xs * p["b"], 0),
+    "sorted": lambda p, xs: jnp.sort(
+        xs * p["b"],
+        0,
+    ),
     "in order": lambda p, xs: (xs * p["b"])[jnp.argsort(xs[:, 0])],
     "less the mean": lambda p, xs: xs - amp.mean(xs),
     "set behind the first": lambda p, xs: xs.at[1:].set(xs[:-1] * p["b"]),
     "added to a part": lambda p, xs: xs.at[:-1, 0].add(xs[1:, 1]),
-    "columns of pairs": lambda p, xs: jax.nn.softmax(xs @ xs.T, axis=0) @ xs,
+    "columns of pairs": lambda p, xs: (
+        jax.nn.softmax(
+            xs @ xs.T,
+            axis=0,
+        )
+        @ xs
+    ),
     "pairs turned": lambda p, xs: jnp.cos(xs @ xs[::-1].T).T @ xs,
     "diagonal": lambda p, xs: xs * jnp.diagonal(xs @ xs.T)[:, None],
-    "first rows of a table": lambda p, xs: xs + jnp.outer(jnp.arange(64), p["b"])[: xs.shape[0]],
+    "first rows of a table": lambda p, xs: (
+        xs
+        + jnp.outer(
+            jnp.arange(64),
+            p["b"],
+        )[: xs.shape[0]]
+    ),
     "convolved": lambda p, xs: jax.lax.conv_general_dilated(
         xs[None],
         jnp.stack([p["w"], p["w"].T]),
@@ -83,7 +98,11 @@ OPERATIONS = {
         (2, 1),
         "SAME",
     ),
-    "each twice": lambda p, xs: jnp.repeat(xs, 2, axis=0),
+    "each twice": lambda p, xs: jnp.repeat(
+        xs,
+        2,
+        axis=0,
+    ),
     "one behind the other": lambda p, xs: xs.reshape(-1)[:, None] * p["b"],
     "scanned": lambda p, xs: jax.lax.scan(
         lambda h, x: (jnp.cos(h + x), h * x),
@@ -126,13 +145,31 @@ def loop(names, n_arrays):
         def turn(i, carry):
             xs, *totals = carry
             for name in names:
-                xs = jnp.sin(OPERATIONS[name](p, xs) + i)
+                xs = jnp.sin(
+                    OPERATIONS[name](
+                        p,
+                        xs,
+                    )
+                    + i
+                )
             return (xs, *(jnp.cos(total + amp.sum(xs)) for total in totals))
 
         start = p["table"][s["i"]] + s["x"]
-        xs, *totals = amp.fori_loop(s["k"], turn, (start, *[p["b"]] * n_arrays))
-        rows = amp.map(lambda x: jnp.sum(x * p["b"]), xs)
-        return amp.sum(rows) + sum(map(jnp.sum, totals))
+        xs, *totals = amp.fori_loop(
+            s["k"],
+            turn,
+            (start, *[p["b"]] * n_arrays),
+        )
+        rows = amp.map(
+            lambda x: jnp.sum(x * p["b"]),
+            xs,
+        )
+        return amp.sum(rows) + sum(
+            map(
+                jnp.sum,
+                totals,
+            )
+        )
 
     return function
 

@@ -18,7 +18,7 @@ from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
-from ampjax.frontend.draft.long_axes import element_type, long_axis
+from ampjax.frontend.draft.long_axes import element_type, long_axis, n_long_axes
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.whole_sequences.element_operations import replace_numbers
 from ampjax.frontend.whole_sequences.sorted_sequences import in_computed_order
@@ -52,22 +52,18 @@ def by_number(
     if any(axis < n_first for axis in numbers.offset_dims):
         return None
     is_sequence = isinstance(at, Elements)
-    if is_sequence and (
-        isinstance(
-            at.element,
-            Elements,
-        )
-        or long_axis(indices)
-    ):
-        return None
+    home = body
+    own: Any = at
     if is_sequence:
+        if n_long_axes(indices) > 1 or long_axis(indices):
+            return None
         at = body.low.copied(
             at,
             body.space,
         )
         indices = element_type(indices)
-    home = body.inside(at.space) if is_sequence else body
-    own: Any = at.element if is_sequence else at
+        home = body.inside(at.space)
+        own = at.element
     axes = tuple(numbers.start_index_map)
     place = axes.index(0)
     is_part = len(axes) > 1 or tuple(params["slice_sizes"][1:]) != given.shape[1:]

@@ -1,4 +1,4 @@
-"""Whole programs of one example in a batch, as researchers write them with JAX alone: values and gradients agree with the function, example by example.
+"""Whole programs of one example in a batch, as researchers write such programs with JAX alone: values and gradients agree with the function, example by example.
 
 Sequences of no elements and of one are among the examples, and rows that fill a batch up.
 """
@@ -39,14 +39,28 @@ def example(seed, t, m):
     rng = np.random.default_rng(seed)
     return {
         "x": rng.normal(size=(t, 3)),
-        "tags": rng.integers(0, 5, t).astype(np.int32),
+        "tags": rng.integers(
+            0,
+            5,
+            t,
+        ).astype(np.int32),
         "y": rng.normal(size=(m, 3)),
-        "labels": rng.integers(0, 5, m).astype(np.int32),
+        "labels": rng.integers(
+            0,
+            5,
+            m,
+        ).astype(np.int32),
         "k": np.int32(rng.integers(0, 4)),
     }
 
 
-EXAMPLES = [example(seed, *sizes) for seed, sizes in enumerate([(3, 2), (0, 1), (1, 3), (6, 2)])]
+EXAMPLES = [
+    example(
+        seed,
+        *sizes,
+    )
+    for seed, sizes in enumerate([(3, 2), (0, 1), (1, 3), (6, 2)])
+]
 FILLED = [each for each in EXAMPLES if len(each["x"])]
 
 
@@ -71,11 +85,21 @@ def next_tokens(p, s):
     n = tags.shape[0]
     picked = jax.nn.log_softmax(logits)[:-1]
     return (
-        XENT(logits[:-1], tags[1:]).sum()
-        + jnp.take_along_axis(picked, tags[1:, None], 1).sum()
+        XENT(
+            logits[:-1],
+            tags[1:],
+        ).sum()
+        + jnp.take_along_axis(
+            picked,
+            tags[1:, None],
+            1,
+        ).sum()
         - picked[jnp.arange(n - 1), tags[1:]].sum()
         + p["next"][tags[:-1], tags[1:]].sum()
-        + jax.vmap(XENT)(logits[:-1], tags[1:]).sum()
+        + jax.vmap(XENT)(
+            logits[:-1],
+            tags[1:],
+        ).sum()
     )
 
 
@@ -86,7 +110,14 @@ def positions(p, s):
     return (
         total(v + p["table"][:n])
         + total(v * p["table"][2 : n + 2])
-        + total(lax.dynamic_slice_in_dim(p["table"], s["k"], n) * v)
+        + total(
+            lax.dynamic_slice_in_dim(
+                p["table"],
+                s["k"],
+                n,
+            )
+            * v
+        )
         + total(v @ v.T + bias[:n, :n])
         + total(p["table"][n:])
     )
@@ -101,8 +132,21 @@ def updates(p, s):
         + total(v.at[1:, 0].multiply(v[:-1, 1]))
         + total(v.at[-2:].max(0.1))
         + total(p["table"].at[:n].set(v))
-        + total(lax.dynamic_update_slice_in_dim(v, v[:-1], 1, 0))
-        + total(lax.dynamic_update_slice(p["table"], v, (0, 0)))
+        + total(
+            lax.dynamic_update_slice_in_dim(
+                v,
+                v[:-1],
+                1,
+                0,
+            )
+        )
+        + total(
+            lax.dynamic_update_slice(
+                p["table"],
+                v,
+                (0, 0),
+            )
+        )
     )
 
 
@@ -110,21 +154,58 @@ def updates_of_some(p, s):
     v = hidden(p, s)
     i = jnp.argmax(v[:, 0])
     return (
-        total(lax.dynamic_update_slice(v, p["b"][None], (i, 0)))
-        + total(lax.dynamic_update_slice(v, p["b"][None, :2], (s["k"], jnp.int32(1))))
+        total(
+            lax.dynamic_update_slice(
+                v,
+                p["b"][None],
+                (i, 0),
+            )
+        )
+        + total(
+            lax.dynamic_update_slice(
+                v,
+                p["b"][None, :2],
+                (s["k"], jnp.int32(1)),
+            )
+        )
         + total(lax.dynamic_slice_in_dim(v, i, 1))
-        + total(lax.dynamic_slice_in_dim(v, 1, v.shape[0] - 1))
+        + total(
+            lax.dynamic_slice_in_dim(
+                v,
+                1,
+                v.shape[0] - 1,
+            )
+        )
     )
 
 
 def contrastive(p, s):
-    a, b = hidden(p, s), jnp.sin(s["x"])
+    a, b = (
+        hidden(
+            p,
+            s,
+        ),
+        jnp.sin(s["x"]),
+    )
     scores = a @ b.T
     return (
-        jnp.diagonal(jax.nn.log_softmax(scores, axis=1)).sum()
-        + jnp.diag(jax.nn.log_softmax(scores, axis=0)).sum()
+        jnp.diagonal(
+            jax.nn.log_softmax(
+                scores,
+                axis=1,
+            )
+        ).sum()
+        + jnp.diag(
+            jax.nn.log_softmax(
+                scores,
+                axis=0,
+            )
+        ).sum()
         + total(jnp.einsum("ii->i", scores))
-        + XENT(scores.T, jnp.arange(a.shape[0])).sum()
+        + XENT(
+            scores.T,
+            jnp.arange(a.shape[0]),
+        ).sum()
         + total(scores.T @ a)
         + total(scores[1:, 1:] - scores[:-1, :-1])
     )
@@ -143,12 +224,27 @@ def columns(p, s):
 
 def rounds(p, s):
     def normalised(i, scores):
-        scores = scores - jax.nn.logsumexp(scores, axis=0, keepdims=True)
-        return scores - jax.nn.logsumexp(scores, axis=1, keepdims=True)
+        scores = scores - jax.nn.logsumexp(
+            scores,
+            axis=0,
+            keepdims=True,
+        )
+        return scores - jax.nn.logsumexp(
+            scores,
+            axis=1,
+            keepdims=True,
+        )
 
     scores = hidden(p, s) @ s["y"].T
     by_example = amp.fori_loop(s["k"], normalised, scores)
-    return total(by_example) + total(lax.fori_loop(0, 2, normalised, scores))
+    return total(by_example) + total(
+        lax.fori_loop(
+            0,
+            2,
+            normalised,
+            scores,
+        )
+    )
 
 
 def rows_of_pairs(p, s):
@@ -175,17 +271,43 @@ def loops(p, s):
         return jnp.tanh(states @ w + states.sum(0)), states.sum()
 
     v = hidden(p, s)
-    last, losses = lax.scan(step, p["b"], (s["x"], s["tags"]))
-    _, backwards = lax.scan(step, p["b"], (s["x"], s["tags"]), reverse=True)
-    states, sums = lax.scan(layer, v, p["kernel"])
-    mapped = lax.map(lambda x: x @ p["w"], v)
+    last, losses = lax.scan(
+        step,
+        p["b"],
+        (s["x"], s["tags"]),
+    )
+    _, backwards = lax.scan(
+        step,
+        p["b"],
+        (s["x"], s["tags"]),
+        reverse=True,
+    )
+    states, sums = lax.scan(
+        layer,
+        v,
+        p["kernel"],
+    )
+    mapped = lax.map(
+        lambda x: x @ p["w"],
+        v,
+    )
     return total(last) + total(losses * backwards) + total(states) + total(sums) + total(mapped)
 
 
 def choices(p, s):
     v = hidden(p, s)
-    return total(lax.cond(s["k"] > 1, lambda v: v @ p["w"], lambda v: v + 1, v)) + total(
-        lax.switch(s["k"], [lambda: v[::-1], lambda: 2 * v, lambda: v * p["b"]])
+    return total(
+        lax.cond(
+            s["k"] > 1,
+            lambda v: v @ p["w"],
+            lambda v: v + 1,
+            v,
+        )
+    ) + total(
+        lax.switch(
+            s["k"],
+            [lambda: v[::-1], lambda: 2 * v, lambda: v * p["b"]],
+        )
     )
 
 
@@ -194,17 +316,42 @@ def convolutions(p, s):
 
     def convolved(x, **options):
         given = {"window_strides": (1,), "padding": "SAME", **options}
-        return lax.conv_general_dilated(x[None], p["kernel"], dimension_numbers=numbers, **given)[0]
+        return lax.conv_general_dilated(
+            x[None],
+            p["kernel"],
+            dimension_numbers=numbers,
+            **given,
+        )[0]
 
     def pooled(x, start, operate):
-        return lax.reduce_window(x, start, operate, (2, 1), (2, 1), "SAME")
+        return lax.reduce_window(
+            x,
+            start,
+            operate,
+            (2, 1),
+            (2, 1),
+            "SAME",
+        )
 
     v = hidden(p, s)
     return (
         total(convolved(convolved(v)))
-        + total(convolved(v, padding=[(4, 0)], rhs_dilation=(2,)))
+        + total(
+            convolved(
+                v,
+                padding=[(4, 0)],
+                rhs_dilation=(2,),
+            )
+        )
         + total(convolved(v, window_strides=(2,)))
-        + total(pooled(v, -jnp.inf, lax.max) * pooled(v, 0.0, lax.add))
+        + total(
+            pooled(
+                v,
+                -jnp.inf,
+                lax.max,
+            )
+            * pooled(v, 0.0, lax.add)
+        )
     )
 
 
@@ -213,10 +360,35 @@ def other_shapes(p, s):
     n = v.shape[0] // 2
     return (
         total(v.reshape(-1) * jnp.arange(3 * v.shape[0]))
-        + total(jnp.repeat(v, 2, axis=0) * jnp.arange(2 * v.shape[0])[:, None])
-        + total(v[: 2 * n].reshape(n, 2, 3).max(1))
+        + total(
+            jnp.repeat(
+                v,
+                2,
+                axis=0,
+            )
+            * jnp.arange(2 * v.shape[0])[:, None]
+        )
+        + total(
+            v[: 2 * n]
+            .reshape(
+                n,
+                2,
+                3,
+            )
+            .max(1)
+        )
         + total(jnp.flip(v) * v)
-        + total((v[jnp.clip(jnp.arange(v.shape[0])[:, None] + jnp.arange(2), 0, 0)]).sum(1))
+        + total(
+            (
+                v[
+                    jnp.clip(
+                        jnp.arange(v.shape[0])[:, None] + jnp.arange(2),
+                        0,
+                        0,
+                    )
+                ]
+            ).sum(1)
+        )
     )
 
 
@@ -227,7 +399,15 @@ def inside_of_others(p, s):
         scores = (v * a) @ v.T
         return amp.cond(
             a[0] > 0,
-            lambda: total(jax.nn.softmax(scores, axis=0)) + total(v[jnp.argmax(v @ a)]),
+            lambda: (
+                total(
+                    jax.nn.softmax(
+                        scores,
+                        axis=0,
+                    )
+                )
+                + total(v[jnp.argmax(v @ a)])
+            ),
             lambda: total(v.at[1:].set(a * v[:-1])) + total(p["table"][: v.shape[0]] * a),
         )
 
@@ -239,13 +419,19 @@ LONGER = [rounds, contrastive, convolutions, inside_of_others]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", [*ORDINARY, *left_to_nightly(LONGER)])
+@pytest.mark.parametrize(
+    "function",
+    [*ORDINARY, *left_to_nightly(LONGER)],
+)
 def test_a_batch_computes_what_the_function_does(function):
     agrees(function)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", [updates_of_some, rows_of_pairs, other_shapes])
+@pytest.mark.parametrize(
+    "function",
+    [updates_of_some, rows_of_pairs, other_shapes],
+)
 def test_what_an_empty_sequence_has_not_is_refused_for_it_alone(function):
     agrees(function, FILLED)
 
@@ -258,7 +444,13 @@ def test_few_rounds_of_a_matrix_of_pairs():
         def turn(i, scores):
             return jnp.tanh(scores - scores.sum(0) * p["b"][0])
 
-        return total(amp.fori_loop(s["k"], turn, hidden(p, s) @ s["y"].T))
+        return total(
+            amp.fori_loop(
+                s["k"],
+                turn,
+                hidden(p, s) @ s["y"].T,
+            )
+        )
 
     agrees(function)
 
@@ -267,19 +459,39 @@ def test_few_rounds_of_a_matrix_of_pairs():
 def test_the_largest_elements():
     def function(p, s):
         v = hidden(p, s)
-        values, places = lax.top_k(v[:, 0], 2)
+        values, places = lax.top_k(
+            v[:, 0],
+            2,
+        )
         of_columns, rows = lax.top_k(v, 1, axis=0)
         # of equal ones the first comes first
-        _, of_equal = lax.top_k(s["tags"] // 3, 2)
+        _, of_equal = lax.top_k(
+            s["tags"] // 3,
+            2,
+        )
         return (
             total(values * v[places, 1])
             + total(of_columns + rows)
-            + total(v[of_equal] * jnp.arange(1, 3)[:, None])
+            + total(
+                v[of_equal]
+                * jnp.arange(
+                    1,
+                    3,
+                )[:, None]
+            )
             + total(jnp.median(v, axis=0))
-            + total(jnp.quantile(v[:, 0], jnp.array([0.2, 0.7])))
+            + total(
+                jnp.quantile(
+                    v[:, 0],
+                    jnp.array([0.2, 0.7]),
+                )
+            )
         )
 
-    agrees(function, [each for each in EXAMPLES if len(each["x"]) > 1])
+    agrees(
+        function,
+        [each for each in EXAMPLES if len(each["x"]) > 1],
+    )
     with jax.enable_x64(True):
         batched = amp.vmap(function, SPEC, params=PARAMS)
         with pytest.raises(
@@ -290,11 +502,28 @@ def test_the_largest_elements():
 
 def test_numbers_that_are_none_are_the_largest():
     def function(p, s):
-        return lax.top_k(s["x"], 2)[0] * p
+        return (
+            lax.top_k(
+                s["x"],
+                2,
+            )[0]
+            * p
+        )
 
-    given = {"x": np.array([1.0, np.nan, 3.0, -np.inf], np.float32)}
-    found = amp.vmap(function, {"x": "float32[t]"})(1.0, [given, {"x": np.float32([2, 5])}])
-    np.testing.assert_array_equal(found, [[np.nan, 3], [5, 2]])
+    given = {
+        "x": np.array(
+            [1.0, np.nan, 3.0, -np.inf],
+            np.float32,
+        )
+    }
+    found = amp.vmap(function, {"x": "float32[t]"})(
+        1.0,
+        [given, {"x": np.float32([2, 5])}],
+    )
+    np.testing.assert_array_equal(
+        found,
+        [[np.nan, 3], [5, 2]],
+    )
 
 
 def test_a_table_that_is_too_short_is_told_with_the_example():
@@ -305,9 +534,22 @@ def test_a_table_that_is_too_short_is_told_with_the_example():
         return total(p["table"].at[: s["x"].shape[0]].set(s["x"]))
 
     def cut(p, s):
-        return total(lax.dynamic_slice_in_dim(p["table"], 0, s["x"].shape[0]))
+        return total(
+            lax.dynamic_slice_in_dim(
+                p["table"],
+                0,
+                s["x"].shape[0],
+            )
+        )
 
-    long = [EXAMPLES[0], example(9, 13, 1)]
+    long = [
+        EXAMPLES[0],
+        example(
+            9,
+            13,
+            1,
+        ),
+    ]
     with jax.enable_x64(True):
         for function in (sliced, filled, cut):
             batched = amp.vmap(function, SPEC, params=PARAMS)
@@ -336,13 +578,46 @@ class Tagger(nn.Module):
     @nn.compact
     def __call__(self, words, x):
         double = {"param_dtype": jnp.float64}
-        places = self.param("places", nn.initializers.normal(), (12, 4), jnp.float64)
-        v = nn.Embed(5, 4, **double)(words) + places[: words.shape[0]]
-        v = nn.LayerNorm(**double)(nn.Dense(4, **double)(jnp.concatenate([v, x], -1)))
-        v = nn.relu(nn.Conv(4, (3,), **double)(v))
+        places = self.param(
+            "places",
+            nn.initializers.normal(),
+            (12, 4),
+            jnp.float64,
+        )
+        v = (
+            nn.Embed(
+                5,
+                4,
+                **double,
+            )(words)
+            + places[: words.shape[0]]
+        )
+        v = nn.LayerNorm(**double)(
+            nn.Dense(4, **double)(
+                jnp.concatenate(
+                    [v, x],
+                    -1,
+                )
+            )
+        )
+        v = nn.relu(
+            nn.Conv(
+                4,
+                (3,),
+                **double,
+            )(v)
+        )
         heads = nn.MultiHeadDotProductAttention(num_heads=2, **double)
-        v = v + heads(v, v, mask=nn.make_causal_mask(words))
-        v = v + nn.RNN(nn.GRUCell(4, **double), reverse=True, keep_order=True)(v)
+        v = v + heads(
+            v,
+            v,
+            mask=nn.make_causal_mask(words),
+        )
+        v = v + nn.RNN(
+            nn.GRUCell(4, **double),
+            reverse=True,
+            keep_order=True,
+        )(v)
         return nn.Dense(5, **double)(v)
 
 
@@ -352,25 +627,77 @@ def test_layers_of_flax():
     first = EXAMPLES[0]
 
     def function(p, s):
-        logits = model.apply(p, s["tags"], s["x"])
-        return XENT(logits[:-1], s["tags"][1:]).sum()
+        logits = model.apply(
+            p,
+            s["tags"],
+            s["x"],
+        )
+        return XENT(
+            logits[:-1],
+            s["tags"][1:],
+        ).sum()
 
     with jax.enable_x64(True):
-        params = model.init(jax.random.key(0), first["tags"], first["x"])
+        params = model.init(
+            jax.random.key(0),
+            first["tags"],
+            first["x"],
+        )
         found = amp.vmap(function, SPEC, params=params)
-        got = jax.grad(lambda p: found(p, FILLED).sum())(params)
-        want = jax.grad(lambda p: sum(function(p, each) for each in FILLED))(params)
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+        got = jax.grad(
+            lambda p: found(
+                p,
+                FILLED,
+            ).sum()
+        )(params)
+        want = jax.grad(
+            lambda p: sum(
+                function(
+                    p,
+                    each,
+                )
+                for each in FILLED
+            )
+        )(params)
+    for one, other in zip(
+        jax.tree.leaves(got),
+        jax.tree.leaves(want),
+        strict=True,
+    ):
+        np.testing.assert_allclose(
+            one,
+            other,
+            rtol=1e-9,
+            atol=1e-9,
+        )
 
 
 @pytest.mark.slow
 def test_a_table_of_ngrams_reads_whole_sequences():
-    layer = amp.nn.NgramTable(n_rows=2, features=3, n_hidden=3, kernel=2)
+    layer = amp.nn.NgramTable(
+        n_rows=2,
+        features=3,
+        n_hidden=3,
+        kernel=2,
+    )
     table = layer.init(jax.random.key(0))
-    params = {name: np.asarray(x, np.float64) + 0.3 for name, x in table.items()}
+    params = {
+        name: np.asarray(
+            x,
+            np.float64,
+        )
+        + 0.3
+        for name, x in table.items()
+    }
 
     def function(p, s):
-        return total(s["x"] + layer(p, jnp.asarray(s["x"]), layer.ids(jnp.asarray(s["tags"]))))
+        return total(
+            s["x"]
+            + layer(
+                p,
+                jnp.asarray(s["x"]),
+                layer.ids(jnp.asarray(s["tags"])),
+            )
+        )
 
     agrees(function, params=params)
