@@ -518,7 +518,7 @@ def test_numbers_that_are_none_are_the_largest():
     }
     found = amp.vmap(function, {"x": "float32[t]"})(
         1.0,
-        [given, {"x": np.float32([2, 5])}],
+        [given, {"x": np.array([2, 5], np.float32)}],
     )
     np.testing.assert_array_equal(
         found,
