@@ -627,10 +627,12 @@ def test_layers_of_flax():
     first = EXAMPLES[0]
 
     def function(p, s):
-        logits = model.apply(
-            p,
-            s["tags"],
-            s["x"],
+        logits = jnp.asarray(
+            model.apply(
+                p,
+                s["tags"],
+                s["x"],
+            )
         )
         return XENT(
             logits[:-1],
