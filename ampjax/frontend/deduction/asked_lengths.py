@@ -31,6 +31,18 @@ _INSTEAD = (
 )
 
 
+_COMPARE_ARRAYS = "Compare `amp.length(xs)` with `amp.length(ys)`, which are arrays, in `jnp.where` or `amp.cond` in place of `if`."
+
+_COMPARED = {
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+}
+
+
 _FITTING = (
     "_slice_shape_rule",
     "_gather_shape_rule",
@@ -45,12 +57,12 @@ _FITTING = (
 
 @dataclass(frozen=True, eq=False)
 class AskedLength:
-    """A comparison of a length with a number, in the user's own code.
+    """A comparison of a length with a number or with another length, in the user's own code.
 
     Args:
-      dimension: The length, as JAX writes it.
+      dimension: The length, as JAX writes it; less the other one.
       compare: The comparison.
-      number: The number.
+      number: The number; 0 for another length.
       answer: What JAX answered.
       line: The user's line.
     """
@@ -126,10 +138,16 @@ def _noting(
             return compare in (operator.ge, operator.le)
         if found is None or isinstance(other, bool):
             return answer
-        if not isinstance(other, int | np.integer):
+        length = self
+        number = other
+        # JAX itself compares lengths of this model with those of models before it, in its caches
+        if isinstance(other, type(self)) and self.scope is other.scope:
+            length = self - other
+            number = 0
+        if isinstance(length, int) or not isinstance(number, int | np.integer):
             return answer
         if isinstance(answer, bool) and _is_users(sys._getframe(1).f_code.co_filename):
-            found.append(AskedLength(str(self), compare, int(other), answer, user_line()))
+            found.append(AskedLength(str(length), compare, int(number), answer, user_line()))
         return answer
 
     return asked
@@ -159,19 +177,38 @@ def check_of_lengths(
     def check(data: Any) -> None:
         for each in asked:
             names = names_in(each.dimension)
-            if len(names) != 1 or names[0] not in lengths:
+            columns = [lengths[name] for name in names if name in lengths]
+            spaces = {column.space for column in columns}
+            if len(columns) < len(names) or len(spaces) != 1:
                 continue
-            column = lengths[names[0]]
-            sizes = np.maximum(column.of(data), 0)
-            values = evaluated(each.dimension, {names[0]: sizes})
+            (space,) = spaces
+            sizes = {}
+            for name, column in zip(names, columns, strict=True):
+                sizes[name] = np.maximum(column.of(data), 0)
+            values = evaluated(each.dimension, sizes)
             for row in np.flatnonzero(each.compare(values, each.number) != each.answer)[:1]:
-                instance = column.space.instances(data)[row]
-                other = "of another length" if sizes[row] else "that is not empty"
-                raise DataError(
-                    f"{each.line}, instance {instance}",
-                    f"a sequence along `{names[0]}` {other}, as Python compares its length with {each.number}",
-                    f"{sizes[row]} elements",
-                    _INSTEAD,
-                )
+                where = f"{each.line}, instance {space.instances(data)[row]}"
+                raise _other_answer(where, each, {name: own[row] for name, own in sizes.items()})
 
     return check
+
+
+def _other_answer(where: str, asked: AskedLength, sizes: Mapping[str, int]) -> DataError:
+    """The error for an instance for which Python would answer otherwise.
+
+    Args:
+      where: The user's line, and the instance.
+      asked: The comparison.
+      sizes: The instance's lengths, by dimension.
+    """
+    if len(sizes) > 1:
+        got = ", ".join(f"{size} along `{name}`" for name, size in sizes.items())
+        question = f"`{asked.dimension} {_COMPARED[asked.compare]} 0`"
+        expected = f"{question} to be {asked.answer}, as JAX answers once for all instances"
+        return DataError(where, expected, got, _COMPARE_ARRAYS)
+    ((name, size),) = sizes.items()
+    other = "of another length" if size else "that is not empty"
+    expected = (
+        f"a sequence along `{name}` {other}, as Python compares its length with {asked.number}"
+    )
+    return DataError(where, expected, f"{size} elements", _INSTEAD)

@@ -571,6 +571,42 @@ def test_python_is_asked_whether_a_length_is_1():
         batched({"w": jnp.float32(2.0)}, [{"x": np.ones(1, np.float32)}])
 
 
+def of_two(n, total):
+    return {"x": np.ones(n, np.float32), "y": np.full(total, 2, np.float32)}
+
+
+@pytest.mark.parametrize("messages", [False, True])
+def test_python_is_asked_whether_two_lengths_are_equal(messages):
+    """JAX says that they are not, whatever the examples: for one with equal lengths that gives an error, no other number."""
+
+    def model(p, s):
+        x, y = amp.sum(s["x"]), amp.sum(s["y"])
+        return p["w"] * (x * y if s["x"].shape[0] == s["y"].shape[0] else x + y)
+
+    p = {"w": jnp.float32(2.0)}
+    spec = {"x": "float32[n]", "y": "float32[m]"}
+    differ = [of_two(1, 3), of_two(0, 2)]
+    equal = of_two(2, 2)
+    batched = amp.vmap(model, spec)
+    np.testing.assert_allclose(batched(p, differ), [14, 8], 1e-6)
+    with pytest.raises(DataError, match=r"== 0` to be False.*got 2 along.*amp\.length\(xs\)"):
+        if messages:
+            amp.compile(model, p, spec).data([*differ, equal])
+        else:
+            batched(p, [*differ, equal])
+
+
+def test_two_lengths_as_arrays_are_compared_for_each_example():
+    def model(p, s):
+        x, y = amp.sum(s["x"]), amp.sum(s["y"])
+        is_equal = amp.length(s["x"]) == amp.length(s["y"])
+        return p["w"] * jnp.where(is_equal, x * y, x + y)
+
+    batched = amp.vmap(model, {"x": "float32[n]", "y": "float32[m]"})
+    found = batched({"w": jnp.float32(2.0)}, [of_two(1, 3), of_two(2, 2), of_two(0, 2)])
+    np.testing.assert_allclose(found, [14, 16, 8], 1e-6)
+
+
 def test_maximum_of_a_length_is_that_of_each_example():
     p = {"w": jnp.float32(2.0)}
     examples = [{"x": np.ones(n, np.float32)} for n in (0, 1, 3)]
