@@ -16,6 +16,7 @@ import optax
 
 from ampjax.errors import SettingsError
 from ampjax.optim.transform import transform
+from ampjax.optim.transform_arguments import with_extra_arguments
 
 Tree = Any
 
@@ -164,7 +165,7 @@ def delayed(
             got = f"{delay!r}"
             raise SettingsError("delayed, `delay`", wanted, got, _ONE_FOR_EACH) from None
 
-    return optax.with_extra_args_support(optax.partition(each, labels))
+    return with_extra_arguments(optax.partition(each, labels))
 
 
 def delay_node(tx: optax.GradientTransformation, delay: int) -> optax.GradientTransformation:
@@ -200,7 +201,7 @@ def _make_delayed(
     delay: int | RandomDelay,
     sync: int,
 ) -> Any:
-    inner_tx = optax.with_extra_args_support(tx)
+    inner_tx = with_extra_arguments(tx)
     most = delay.most if isinstance(delay, RandomDelay) else delay
     if most == 0:
         return _never_stale(inner_tx)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import ParameterError, SettingsError
+from ampjax.optim.transform_arguments import with_extra_arguments
 
 Tree = Any
 
@@ -97,7 +98,7 @@ def make_update(
             f"{type(tx).__name__}",
             "Pass for example `optax.adam(1e-3)`.",
         )
-    step = optax.with_extra_args_support(tx)
+    step = with_extra_arguments(tx)
 
     def update(
         params: Tree, opt_state: Tree, accumulator: Tree, count: Any, **extra: Any

@@ -18,6 +18,7 @@ import optax
 from ampjax.errors import DataError
 from ampjax.jaxprs.inlining import inline_calls
 from ampjax.jaxprs.primitives import depending
+from ampjax.optim.transform_arguments import with_extra_arguments
 
 Tree = Any
 
@@ -82,7 +83,7 @@ def _digest(
 ) -> str:
     """The digest, traced once for parameters of the same shapes."""
     params = structure.unflatten([jax.ShapeDtypeStruct(*shape) for shape in shapes])
-    step = optax.with_extra_args_support(tx)
+    step = with_extra_arguments(tx)
 
     def update(
         gradient: Tree,

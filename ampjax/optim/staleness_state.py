@@ -14,6 +14,7 @@ import optax
 
 from ampjax.jaxprs.flat_program import is_literal, trace
 from ampjax.optim.transform import transform
+from ampjax.optim.transform_arguments import with_extra_arguments
 
 Tree = Any
 
@@ -36,7 +37,7 @@ def keep_staleness(tx: optax.GradientTransformation) -> optax.GradientTransforma
     Returns:
       The transform. Its state is a `StalenessState`.
     """
-    inner_tx = optax.with_extra_args_support(tx)
+    inner_tx = with_extra_arguments(tx)
 
     def init(params: Tree) -> StalenessState:
         return StalenessState(
@@ -97,7 +98,7 @@ def uses_staleness(tx: optax.GradientTransformation, params: Tree) -> bool:
       tx: An optax transform. Errors while it is traced are raised to the caller.
       params: The parameters, or their shapes and dtypes.
     """
-    step = optax.with_extra_args_support(tx)
+    step = with_extra_arguments(tx)
     state = jax.eval_shape(tx.init, params)
 
     def update(

@@ -16,6 +16,7 @@ import optax
 
 from ampjax.optim.joint.params_form import ParamsForm
 from ampjax.optim.node_update import combine, gradient_of, trainable
+from ampjax.optim.transform_arguments import with_extra_arguments
 
 Tree = Any
 ByRole = Mapping[str, Tree]
@@ -104,7 +105,7 @@ class JointTransform:
         )
         if self.wants_loss and all(kind == "sum" for _, kind in self.gradients):
             extra["value"] = extra["value"] * examples
-        step = optax.with_extra_args_support(self.tx)
+        step = with_extra_arguments(self.tx)
         updates, opt_state = step.update(gradient, opt_state, params, **extra)
         changed = optax.apply_updates(params, updates)
         new = self.form.parts(changed, old)

@@ -16,6 +16,7 @@ from jax.interpreters import partial_eval
 
 from ampjax.jaxprs.content import content
 from ampjax.optim.joint.params_form import ParamsForm
+from ampjax.optim.transform_arguments import with_extra_arguments
 
 Tree = Any
 
@@ -107,7 +108,7 @@ def _place(
 def _updates(tx: Any, trees: Sequence[Tree]) -> list[Tree]:
     """The updates of one step after the other, from parameters, which stay the same, and a gradient for each step."""
     params, *gradients = trees
-    step = optax.with_extra_args_support(tx)
+    step = with_extra_arguments(tx)
     state = tx.init(params)
     found = []
     for gradient in gradients:

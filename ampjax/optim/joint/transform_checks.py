@@ -12,10 +12,13 @@ import optax
 from jax.interpreters import partial_eval
 
 from ampjax.errors import SettingsError
+from ampjax.optim.transform_arguments import with_extra_arguments
 
 Tree = Any
 
 _MISSING = re.compile(r"missing \d+ required keyword-only arguments?: (.*)")
+_TO_BE_GIVEN = re.compile(r"^(\w+_fn) must be provided")
+"""As optax's transforms ask for a function that computes the loss or its gradient."""
 
 
 def wants_loss(
@@ -56,7 +59,7 @@ def _reads_loss(
     shapes: tuple[tuple[Any, Any], ...],
 ) -> bool:
     """Tells whether a transform's update reads the loss; traced once for parameters of the same shapes."""
-    step = optax.with_extra_args_support(tx)
+    step = with_extra_arguments(tx)
 
     def update(gradient: Tree, params: Tree, loss: Any) -> Tree:
         return step.update(
@@ -110,7 +113,7 @@ def draws(tx: optax.GradientTransformation, params: Tree) -> bool:
       tx: An optax transform.
       params: The parameters, or their shapes.
     """
-    step = optax.with_extra_args_support(tx)
+    step = with_extra_arguments(tx)
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
         params,
@@ -126,16 +129,12 @@ def draws(tx: optax.GradientTransformation, params: Tree) -> bool:
 
 def does_not_fit(error: Exception, where: str, fix: str) -> SettingsError:
     """The error of a transform that does not fit its parameters."""
-    if isinstance(error, TypeError):
-        missing = _MISSING.search(str(error))
-    else:
-        missing = None
-    if missing is not None:
-        expected = "a transform of gradients, parameters and, at most, the loss (`value`)"
+    if isinstance(error, TypeError) and (missing := _MISSING.search(str(error))):
         fix = "A line search calls the loss again and again, which the engine can't; take a rule without one."
-        return SettingsError(
-            where, expected, f"one that also needs {missing[1].replace(chr(39), '`')}", fix
-        )
+        return _needs_more(where, missing[1].replace("'", "`"), fix)
+    if missing := _TO_BE_GIVEN.search(str(error)):
+        fix = "It calls the loss or its gradient itself, which the engine can't; take a rule that doesn't, such as `optax.contrib.sam` without `opaque_mode`."
+        return _needs_more(where, f"`{missing[1]}`", fix)
     first = str(error).strip().partition("\n")[0]
     return SettingsError(
         where,
@@ -143,3 +142,9 @@ def does_not_fit(error: Exception, where: str, fix: str) -> SettingsError:
         f"{type(error).__name__}: {first:.200}",
         fix,
     )
+
+
+def _needs_more(where: str, needed: str, fix: str) -> SettingsError:
+    """The error of a transform that needs what no engine gives."""
+    expected = "a transform of gradients, parameters and, at most, the loss (`value`)"
+    return SettingsError(where, expected, f"one that also needs {needed}", fix)

@@ -11,6 +11,7 @@ import optax
 from ampjax.errors import SettingsError
 from ampjax.optim.remedies.extra_arguments import staleness_of
 from ampjax.optim.transform import transform
+from ampjax.optim.transform_arguments import with_extra_arguments
 
 
 def bounded_staleness(
@@ -36,7 +37,7 @@ def bounded_staleness(
         raise SettingsError(
             "bounded_staleness, `most`", "at least 0", f"{most}", "0 uses fresh gradients only."
         )
-    inner_tx = optax.with_extra_args_support(tx)
+    inner_tx = with_extra_arguments(tx)
 
     def update(
         updates: Any,

@@ -10,6 +10,7 @@ import optax
 
 from ampjax.optim.remedies.extra_arguments import staleness_of
 from ampjax.optim.transform import transform
+from ampjax.optim.transform_arguments import with_extra_arguments
 
 Tree = Any
 
@@ -44,7 +45,7 @@ def track_velocity(
     Returns:
       A transform whose `update` takes `staleness`.
     """
-    inner_tx = optax.with_extra_args_support(tx)
+    inner_tx = with_extra_arguments(tx)
 
     def init(params: Tree) -> VelocityState:
         return VelocityState(

@@ -11,6 +11,7 @@ import optax
 from ampjax.errors import SettingsError
 from ampjax.optim.remedies.extra_arguments import require_params, staleness_of
 from ampjax.optim.transform import transform
+from ampjax.optim.transform_arguments import with_extra_arguments
 
 Tree = Any
 
@@ -60,7 +61,7 @@ def predict_weights(
             f"{scale}",
             "1 predicts as far as gradients are late.",
         )
-    inner_tx = optax.with_extra_args_support(tx)
+    inner_tx = with_extra_arguments(tx)
 
     def init(params: Tree) -> PredictionState:
         return PredictionState(

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
+from ampjax.optim.transform_arguments import with_extra_arguments
 
 Tree = Any
 
@@ -75,7 +76,7 @@ def stochastic_rounding(
             f"{seed!r}",
             "Leave it out, or give another number for other random numbers.",
         )
-    step = optax.with_extra_args_support(tx)
+    step = with_extra_arguments(tx)
 
     def init(params: Tree) -> StochasticRoundingState:
         return StochasticRoundingState(

@@ -19,6 +19,7 @@ from jax.tree_util import tree_map_with_path
 from ampjax.devices.loss_collectives import AXIS, scalar
 from ampjax.devices.mapped import map_over_devices
 from ampjax.devices.per_replica import Device
+from ampjax.optim.transform_arguments import with_extra_arguments
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 
 Tree = Any
@@ -180,7 +181,7 @@ def mapped_step(
     Returns:
       The mapped function.
     """
-    update = optax.with_extra_args_support(tx).update
+    update = with_extra_arguments(tx).update
 
     def step(
         params: Tree,

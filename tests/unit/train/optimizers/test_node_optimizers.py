@@ -240,6 +240,42 @@ def test_a_line_search_is_refused(mode):
         trainer.accumulate(compiled().data(EXAMPLES))
 
 
+def sharpness_aware(**settings):
+    away = optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
+    return optax.contrib.sam(optax.sgd(0.1), away, **settings)
+
+
+@pytest.mark.parametrize("mode", ["batch", "pipeline"])
+def test_a_transform_that_takes_no_staleness_is_not_given_one(mode):
+    """SAM: two steps away from the parameters, then one that counts."""
+
+    def function(p, e):
+        return jnp.sum((p["w"] @ e["x"] - 1) ** 2)
+
+    params = {"w": np.eye(2, dtype=np.float32)}
+    examples = [{"x": np.array(x, np.float32)} for x in ([0.3, 0.8], [1, -1])]
+    model = amp.compile(function, params, {"x": "float32[2]"})
+    tx = sharpness_aware(sync_period=3)
+    trainer = amp.Trainer(model.graph, tx, mode=mode, max_active_keys=2)
+    trainer.fit(model.data(examples), epochs=4, progress=False)
+
+    mean = lambda p: sum(function(p, e) for e in examples) / 2
+    own = jax.tree.map(jnp.asarray, params)
+    state = tx.init(own)
+    for _ in range(4):
+        updates, state = tx.update(jax.grad(mean)(own), state, own)
+        own = optax.apply_updates(own, updates)
+    close(model.params(trainer.params), own)
+
+
+def test_a_transform_that_calls_the_loss_is_refused():
+    text = (
+        r"at most, the loss \(`value`\), got one that also needs `grad_fn`.*without `opaque_mode`"
+    )
+    with pytest.raises(SettingsError, match=text):
+        amp.Trainer(compiled().graph, sharpness_aware(opaque_mode=True), mode="sync")
+
+
 def test_labels_of_other_keys_are_refused_with_optaxs_words():
     tx = optax.multi_transform(
         {"slow": optax.sgd(0.1)},
