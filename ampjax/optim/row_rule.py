@@ -48,6 +48,7 @@ class RowTypes(NamedTuple):
       state: The row-wise optimizer state.
       starts: The first row of each parameter whose rows the table holds; one after the other, if there are several.
       check_finite: Whether gradients that are not finite are refused; if not, new rows are that are not.
+      parameters: The names of those parameters, for messages.
     """
 
     shape: tuple[int, ...]
@@ -55,6 +56,18 @@ class RowTypes(NamedTuple):
     state: tuple[RowState, ...]
     starts: tuple[int, ...] = (0,)
     check_finite: bool = True
+    parameters: tuple[str, ...] = ()
+
+    def row_name(self, row: int) -> str:
+        """Names a row of the table, for messages.
+
+        Args:
+          row: Its number.
+        """
+        if len(self.parameters) < 2:
+            return f"row {row}"
+        place = int(np.searchsorted(self.starts, row, "right")) - 1
+        return f"row {row - self.starts[place]} of `{self.parameters[place]}`"
 
     @property
     def arrays(self) -> list[tuple[tuple[int, ...], np.dtype]]:
@@ -104,6 +117,7 @@ class RowRule:
             self.state,
             self.starts,
             self.check_finite,
+            self.parameters,
         )
 
     @cached_property
@@ -127,10 +141,7 @@ class RowRule:
         Args:
           row: Its number.
         """
-        if len(self.parameters) == 1:
-            return f"row {row}"
-        place = int(np.searchsorted(self.starts, row, "right")) - 1
-        return f"row {row - self.starts[place]} of `{self.parameters[place]}`"
+        return self.types.row_name(row)
 
     def init(self, rows: Any) -> list[jax.Array]:
         """Makes the state of some rows, each `[n, *shape]`, as `tx.init` would.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ampjax.optim.row_rule import RowTypes
 from ampjax.optim.row_sums import sum_duplicates
+from ampjax.sparse.rows.partition_layout import PartitionLayout
 from ampjax.sparse.rows.row_gradients import check_finite
 
 Rows = tuple[np.ndarray, np.ndarray]
@@ -15,13 +17,13 @@ class GradientBuffer:
     """One update's row gradients, partition by partition.
 
     Args:
-      dtype: The table's dtype, in which gradients are applied.
-      check_finite: Whether sums that are not finite are refused.
+      types: The types of rows: gradients are applied in their dtype, and sums that are not finite are refused or not.
+      layout: The table's rows and partitions.
     """
 
-    def __init__(self, dtype: np.dtype, check_finite: bool = True):
-        self._dtype = dtype
-        self._check_finite = check_finite
+    def __init__(self, types: RowTypes, layout: PartitionLayout):
+        self._types = types
+        self._layout = layout
         self._received: dict[int, dict[int, Rows]] = {}
         self._clients: set[tuple[int, int]] = set()
 
@@ -64,19 +66,24 @@ class GradientBuffer:
         Raises:
           TableError: If a sum has overflowed.
         """
+        dtype = self._types.dtype
         for partition, by_client in self._received.items():
             parts = [part for _, part in sorted(by_client.items())]
-            if len(parts) > 1 or not np.can_cast(parts[0][1].dtype, self._dtype):
+            if len(parts) > 1 or not np.can_cast(parts[0][1].dtype, dtype):
                 local, grads = sum_duplicates(
                     *(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
                 )
                 with np.errstate(
                     over="ignore"
                 ):  # what is too large becomes infinite, and is refused
-                    grads = grads.astype(self._dtype, copy=False)
-                if self._check_finite:
-                    where = f"apply, gradients of partition {partition}"
-                    check_finite(grads, local, where)
+                    grads = grads.astype(dtype, copy=False)
+                if self._types.check_finite:
+                    check_finite(
+                        grads,
+                        self._layout.row_ids(partition, local),
+                        "apply, gradients",
+                        self._types.row_name,
+                    )
                 self._received[partition] = {max(by_client): (local, grads)}
         return {
             partition: next(iter(parts.values()))

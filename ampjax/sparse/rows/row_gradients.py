@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -136,12 +136,56 @@ def check_finite(
     """
     if np.isfinite(rows).all():
         return rows
-    bad = ~np.isfinite(rows)
-    first = int(np.flatnonzero(bad.reshape(len(rows), -1).any(1))[0])
-    value = rows[first][bad[first]].flat[0]
-    raise TableError(
+    first = int(np.flatnonzero(_are_bad(rows))[0])
+    raise _not_finite(where, _bad_number(rows[first]), row_name(int(ids[first])))
+
+
+def refuse_new_rows(
+    rows: np.ndarray,
+    grads: np.ndarray,
+    ids: np.ndarray,
+    row_name: Callable[[int], str],
+) -> NoReturn:
+    """Raises the error about new rows of which some are not finite. It names one whose gradient is not finite either, if there is one: others may have it from there.
+
+    Args:
+      rows: `[n, *row]`.
+      grads: The gradients of which they were made, `[n, *row]`.
+      ids: Their numbers, `[n]`.
+      row_name: What a row of some number is called.
+
+    Raises:
+      TableError: Always.
+    """
+    bad = _are_bad(rows)
+    culprits = bad & _are_bad(grads)
+    of_gradient = bool(culprits.any())
+    first = int(np.flatnonzero(culprits if of_gradient else bad)[0])
+    name = row_name(int(ids[first]))
+    if of_gradient:
+        name = f"{name}, whose gradient has {_bad_number(grads[first])}"
+    raise _not_finite("apply, new rows", _bad_number(rows[first]), name)
+
+
+def _are_bad(rows: np.ndarray) -> np.ndarray:
+    """Tells which rows have a number that is not finite, `[n]`."""
+    return ~np.isfinite(rows).reshape(len(rows), -1).all(1)
+
+
+def _bad_number(row: np.ndarray) -> Any:
+    """The first number of a row that is not finite."""
+    return row[~np.isfinite(row)].flat[0]
+
+
+def _not_finite(
+    where: str,
+    value: Any,
+    row: str,
+) -> TableError:
+    """The error that names a number and its row."""
+    return TableError(
         where,
         "finite numbers",
-        f"{value} in {row_name(int(ids[first]))}",
+        f"{value} in {row}",
         "Look at the loss: a smaller step or clipping may help.",
     )

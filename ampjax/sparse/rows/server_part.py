@@ -21,7 +21,7 @@ from ampjax.sparse.rows.catching_up import CatchUp
 from ampjax.sparse.rows.gradient_buffer import GradientBuffer, Rows
 from ampjax.sparse.rows.partition import Partition, Selection
 from ampjax.sparse.rows.partition_layout import PartitionLayout
-from ampjax.sparse.rows.row_gradients import check_finite
+from ampjax.sparse.rows.row_gradients import refuse_new_rows
 from ampjax.sparse.rows.row_jobs import JobPool
 from ampjax.sparse.rows.row_kernels import RowKernels
 from ampjax.sparse.rows.row_updates import RowJob, compute_rows, reduce_rows
@@ -188,7 +188,7 @@ class ServerPart:
           columns: Which columns have travelled; None for all.
           client: The client's number, where several push to one update; None for the next number.
         """
-        empty = GradientBuffer(self._types.dtype, self._types.check_finite)
+        empty = GradientBuffer(self._types, self._layout)
         buffer = self._buffers.setdefault(update, empty)
         for p, (local, grads) in work.items():
             self._traffic.add(local, pushed=grads)
@@ -276,17 +276,21 @@ class ServerPart:
 
     def _parameters(self, rows: Selection) -> np.ndarray:
         """Finds the number of the parameter to which each row belongs."""
-        ids = []
-        for part, local in rows.parts:
-            ids.append(self._layout.row_ids(part.index, local))
         return (
             np.searchsorted(
                 self._types.starts,
-                np.concatenate([np.zeros(0, np.int64), *ids]),
+                self._row_ids(rows),
                 "right",
             )
             - 1
         )
+
+    def _row_ids(self, rows: Selection) -> np.ndarray:
+        """The table's numbers of some rows, `[n]`."""
+        ids = [np.zeros(0, np.int64)]
+        for part, local in rows.parts:
+            ids.append(self._layout.row_ids(part.index, local))
+        return np.concatenate(ids)
 
     @cached_property
     def _n_rows(self) -> np.ndarray:
@@ -313,7 +317,7 @@ class ServerPart:
             self._catch_up.rows(job.rows)
             new = compute_rows(self._kernels, job, shared)
             if self._checks_new_rows:
-                _require_finite(self._layout, job.rows, new[0])
+                self._require_finite(job, new[0])
             return new
 
         jobs = self._jobs.cut(self.rows(update))
@@ -328,6 +332,17 @@ class ServerPart:
             )
 
         self._prepared[update] = write
+
+    def _require_finite(self, job: RowJob, new: np.ndarray) -> None:
+        """Checks new rows, padded, where gradients were not checked, or rows have no code for infinity."""
+        own = new[: len(job.rows)]
+        if not np.isfinite(own).all():
+            refuse_new_rows(
+                own,
+                np.concatenate(job.grads),
+                self._row_ids(job.rows),
+                self._types.row_name,
+            )
 
     def commit(self, update: int) -> None:
         """Makes an update that was prepared, if nothing has changed since. Its gradients can still be read."""
@@ -426,16 +441,3 @@ class ServerPart:
     def history(self) -> SharedHistory:
         """Shared values of past updates."""
         return self._history
-
-
-def _require_finite(layout: PartitionLayout, rows: Selection, new: np.ndarray) -> None:
-    """Checks new rows, padded, where gradients were not checked, or rows have no code for infinity."""
-    start = 0
-    for part, local in rows.parts:
-        own = new[start : start + len(local)]
-        check_finite(
-            own,
-            layout.row_ids(part.index, local),
-            "apply, new rows",
-        )
-        start += len(local)

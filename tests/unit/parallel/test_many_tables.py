@@ -210,7 +210,17 @@ def test_tables_are_split_anew_and_started_anew_together(tmp_path):
 
 
 @pytest.mark.nightly
-def test_an_error_names_the_row_of_the_variable():
+@pytest.mark.parametrize(
+    ("check_finite", "text"),
+    [
+        (True, "push, gradients: expected finite numbers, got inf in row 7 of `tables/wide3`"),
+        (
+            False,
+            "apply, new rows: expected finite numbers, got nan in row 7 of `tables/wide3`, whose gradient has inf",
+        ),
+    ],
+)
+def test_an_error_names_the_row_of_the_variable(check_finite, text):
     def infinite(params, batch):
         rows = []
         for k, name in enumerate(ROWS):
@@ -229,9 +239,9 @@ def test_an_error_names_the_row_of_the_variable():
         optax.adam(0.1),
         infinite,
         n_machines=1,
-        check_finite=False,
+        check_finite=check_finite,
     )
-    with pytest.raises(TableError, match=r"variable `tables/wide0 and 4 others`, push, gradients: expected finite numbers, got inf in row 7 of `tables/wide3`"):  # fmt: skip
+    with pytest.raises(TableError, match=f"variable `tables/wide0 and 4 others`, {text}"):
         runner.run({"ids": np.full((2, len(ROWS)), 7), "y": np.zeros(2, np.float32)})
 
 

@@ -184,7 +184,7 @@ def test_sums_go_by_the_numbers_of_clients():
     values = [1e8, 1.0, -1e8, 1.0]
     sums = []
     for order in ((0, 1, 2, 3), (3, 1, 0, 2)):
-        buffer = GradientBuffer(FLOAT)
+        buffer = GradientBuffer(SETTINGS.types, SETTINGS.layout)
         for client in order:
             buffer.add(
                 0,
