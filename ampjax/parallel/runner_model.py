@@ -207,6 +207,7 @@ class InitialModel:
             path,
             parts_of(self.state_like()),
             operations_of(self.tx, self.first),
+            self.first,
         )
         self.checkpoint = Path(path)
         self.state = None
@@ -526,7 +527,12 @@ class BuiltModel:
           DataError: If it is of another model or optimizer.
           TableError: If files are missing, cut off or altered.
         """
-        runner_files.check_optimizer(path, self.optimizer, self.operations)
+        runner_files.check_optimizer(
+            path,
+            self.optimizer,
+            self.operations,
+            self.plan.program.params,
+        )
         step = self._ready_for_tables()
         saved = runner_files.load(
             path,
@@ -616,7 +622,12 @@ def with_tables_of(
         runner_files.steps(path, first)
     except DataError:
         return None  # who reads it says so
-    runner_files.check_optimizer(path, model.optimizer, model.operations)
+    runner_files.check_optimizer(
+        path,
+        model.optimizer,
+        model.operations,
+        first,
+    )
     plan = plan_again(
         model.plan,
         setup.resources,

@@ -206,11 +206,8 @@ def steps(folder: str | Path, params: Tree) -> int:
     folder = _whole_one(folder)
     facts = _facts(folder)
     chain_of(folder, _facts)
-    shapes = {}
-    for path, _, shape in facts["leaves"]:
-        if path.startswith(_PARAMS):
-            shapes[path.removeprefix(_PARAMS)] = shape
     known = names(params)
+    shapes = _dense_shapes(facts)
     for number, key in enumerate(facts["tables"]):
         shapes[known.get(key, key)] = table_files.read_manifest(
             folder / _table(number), shape=list
@@ -357,25 +354,34 @@ def check_optimizer(
     folder: str | Path,
     expected: str,
     operations: str,
+    params: Tree,
 ) -> None:
     """Checks that a runner's checkpoint is of its optimizer, as far as states and operations tell. Older checkpoints don't say.
+
+    Operations tell nothing if the checkpoint has other parameters: `load` says so.
 
     Args:
       folder: What `save` wrote.
       expected: The parts of its optimizer's state, as `parts_of` names them.
       operations: The operations that make its updates, as `operations_of` gives them.
+      params: Its parameters, tables among them, or their shapes.
 
     Raises:
       DataError: If it is of another optimizer.
       SettingsError: If the folder is no path.
       TableError: If there is no manifest, or it was altered.
     """
-    notes = notes_of(folder)
+    folder = _whole_one(folder)
+    facts = _facts(folder)
+    notes = facts.get("notes")
     saved = notes.get("optimizer", expected) if isinstance(notes, dict) else expected
     fix = "Make the runner with the optimizer of the one that saved it; or begin with its parameters alone."
-    where = f"checkpoint `{_whole_one(folder)}`, optimizer"
+    where = f"checkpoint `{folder}`, optimizer"
     require_same_parts(where, expected, saved, fix)
-    if isinstance(notes, dict) and "operations" in notes:
+    known = names(params)
+    tables = [known.get(key, key) for key in facts["tables"]]
+    is_of_model = {*_dense_shapes(facts), *tables} == set(known.values())
+    if is_of_model and isinstance(notes, dict) and "operations" in notes:
         require_same_operations(
             where,
             {"": operations},
@@ -522,6 +528,15 @@ def _list_axes(axes: Axes) -> dict[str, list[int]]:
 
 def _readable_axes(axes: Axes) -> list[tuple[str, list[int]]]:
     return sorted((readable(path), leaf_axes) for path, leaf_axes in _list_axes(axes).items())
+
+
+def _dense_shapes(facts: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The shapes of a checkpoint's parameters that are no tables, by path."""
+    shapes = {}
+    for path, _, shape in facts["leaves"]:
+        if path.startswith(_PARAMS):
+            shapes[path.removeprefix(_PARAMS)] = shape
+    return shapes
 
 
 def _check_axes(

@@ -181,6 +181,24 @@ def test_a_checkpoint_of_another_optimizer_with_the_same_state(tmp_path, mode):
     jax.tree.map(np.testing.assert_array_equal, trainer.params, before)
 
 
+def test_a_checkpoint_of_another_model_is_not_called_one_of_another_optimizer(tmp_path):
+    def trainer(*names):
+        model = amp.compile(
+            lambda p, e: sum(jnp.sum(jnp.tanh(p[name]) * e["x"]) for name in names),
+            {name: np.ones(3, np.float32) for name in names},
+            {"x": "float32[3]"},
+        )
+        return amp.Trainer(
+            model.graph,
+            optax.adam(0.1),
+            mode="batch",
+        )
+
+    trainer("one").save(tmp_path / "saved")
+    with pytest.raises(DataError, match=r"dense leaves: expected .*params/two.*, got .*params/one"):
+        trainer("two", "three").restore(tmp_path / "saved")
+
+
 def test_gradients_that_were_accumulated_before_are_part_of_the_next_round():
     model = compiled()
     trainer = amp.Trainer(
