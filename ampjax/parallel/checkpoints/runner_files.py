@@ -208,7 +208,8 @@ def steps(folder: str | Path, params: Tree) -> int:
     chain_of(folder, _facts)
     known = names(params)
     shapes = _dense_shapes(facts)
-    for number, key in enumerate(facts["tables"]):
+    tables: list[str] = facts["tables"]
+    for number, key in enumerate(tables):
         shapes[known.get(key, key)] = table_files.read_manifest(
             folder / _table(number), shape=list
         )["shape"]

@@ -146,7 +146,7 @@ def refuse_new_rows(
     ids: np.ndarray,
     row_name: Callable[[int], str],
 ) -> NoReturn:
-    """Raises the error about new rows of which some are not finite. It names one whose gradient is not finite either, if there is one: others may have it from there.
+    """Raises the error about new rows with NaN or infinity. It names a row with such a gradient before others, which may be so for its sake.
 
     Args:
       rows: `[n, *row]`.
@@ -168,12 +168,13 @@ def refuse_new_rows(
 
 
 def _are_bad(rows: np.ndarray) -> np.ndarray:
-    """Tells which rows have a number that is not finite, `[n]`."""
-    return ~np.isfinite(rows).reshape(len(rows), -1).all(1)
+    """Bad rows, `[n]`: with a number beyond the finite ones."""
+    finite = np.isfinite(rows).reshape(len(rows), -1)
+    return np.logical_not(finite.all(axis=1))
 
 
 def _bad_number(row: np.ndarray) -> Any:
-    """The first number of a row that is not finite."""
+    """The first NaN or infinity of a row."""
     return row[~np.isfinite(row)].flat[0]
 
 

@@ -1,4 +1,4 @@
-"""Errors about rows that are not finite: which row they name."""
+"""Errors about rows with NaN or infinity: the row in the message."""
 
 import numpy as np
 import pytest
