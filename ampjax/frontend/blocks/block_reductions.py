@@ -15,6 +15,7 @@ from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.blocks.block_bodies import BlockBody
 from ampjax.frontend.blocks.block_maps import block_in, is_in_block
 from ampjax.frontend.blocks.grids import Exponentials, Grid
+from ampjax.frontend.blocks.pair_products import SumOfProducts
 from ampjax.frontend.combinators.sequences import LOGSUMEXP, MAX, SUM, least
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.values import Elements, Static
@@ -55,23 +56,7 @@ def block_reduction(
         out = _log_sum_exp(body, grid, rows, axes)
         return _noted(body, grid, out, name)
     out = Rows(kind, grid.rooms[axes])
-    product = grid.products.get(rows) if name == SUM.name else None
-    total = (
-        None
-        if product is None
-        else product.summed(
-            grid.axes,
-            (),
-            across=True,
-        )
-    )
-    if total is not None and not all(
-        map(
-            inner.block.sees,
-            total.arrays,
-        )
-    ):
-        total = None
+    total = _summed_product(inner, grid, rows) if name == SUM.name else None
 
     def compute(run: Run) -> list[Any]:
         sizes = grid.sizes(run)
@@ -79,27 +64,15 @@ def block_reduction(
         if 0 in (*lead, sizes["x"]):
             return [zeros((math.prod(lead),), kind)]
         if total is not None:
-            factors = [
-                grid.shaped(
-                    run,
-                    factor.operand,
-                )
-                for factor in total.factors
-            ]
-            found = total.compute(factors, grid.counts(run))
+            found = _computed_total(grid, run, total)
             found = found.reshape(*lead, *kind.shape)
         else:
-            values = grid.shaped(run, rows)
-            counts = _along(
-                grid.counts(run),
-                "px",
-                axes + "x",
-                values.ndim,
-            )
-            found = _REDUCTIONS[name](
-                values,
-                counts,
-                len(axes),
+            found = _reduced(
+                grid,
+                run,
+                rows,
+                axes,
+                name,
             )
         return [
             as_typed(
@@ -110,6 +83,59 @@ def block_reduction(
 
     body.block.add([out], compute)
     return _noted(body, grid, out, name)
+
+
+def _summed_product(
+    inner: BlockBody,
+    grid: Grid,
+    rows: Rows,
+) -> SumOfProducts | None:
+    """The sum of rows over the elements across, as a sum of products; None where rows are no product, or the block lacks a factor."""
+    product = grid.products.get(rows)
+    if product is None:
+        return None
+    total = product.summed(
+        grid.axes,
+        (),
+        across=True,
+    )
+    if total is None or not all(map(inner.block.sees, total.arrays)):
+        return None
+    return total
+
+
+def _computed_total(
+    grid: Grid,
+    run: Run,
+    total: SumOfProducts,
+) -> Any:
+    """The value of a sum of products."""
+    factors = []
+    for factor in total.factors:
+        factors.append(grid.shaped(run, factor.operand))
+    return total.compute(factors, grid.counts(run))
+
+
+def _reduced(
+    grid: Grid,
+    run: Run,
+    rows: Rows,
+    axes: str,
+    name: str,
+) -> Any:
+    """Rows reduced over the elements across, by the reduction of a name."""
+    values = grid.shaped(run, rows)
+    counts = _along(
+        grid.counts(run),
+        "px",
+        axes + "x",
+        values.ndim,
+    )
+    return _REDUCTIONS[name](
+        values,
+        counts,
+        len(axes),
+    )
 
 
 def _noted(

@@ -14,7 +14,7 @@ from ampjax.frontend.deduction.numpy_equations import select
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.decisions import Decision
 from ampjax.frontend.draft.graph_draft import built_wire
-from ampjax.frontend.draft.index_spaces import Region
+from ampjax.frontend.draft.index_spaces import IndexSpace, Region
 from ampjax.frontend.draft.values import Computed, Flow, Value, Wanted, read_of
 from ampjax.frontend.rules.branch_rules import Asked, merge_results, only_read, sent_along, unread
 from ampjax.frontend.rules.carry_loops import leave
@@ -37,7 +37,6 @@ def switches(
     word = call.options["word"]
     numbers = operands[at : at + k]
     shared = operands[at + k :]
-    read = _require_read(call, numbers)
     operands_of_each = call.inputs(operands, shared)
     field = low.number("if")
     name = low.number("visit")
@@ -47,26 +46,111 @@ def switches(
         fields.append(region.space.fact(f"{field}_{i}", None, meaning))
     visits = region.space.along(name, None)
     places = region.within(visits)
-    index = visits.index
     visits.uses = call.options["places"]
-    visits.meanings[index] = f"which of the {k} choices ({call.line})"
+    visits.meanings[visits.index] = f"which of the {k} choices ({call.line})"
+    decision = _decision(
+        low,
+        _asked(low, numbers, fields, region, call),
+        fields,
+        region,
+        visits,
+        name,
+        word,
+    )
+    guards = decision.choices(field, len(operands_of_each))
+    inputs = sent_along(low, call, operands_of_each, decision)
+    types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
+    needed = sorted({i % len(types) for i in wanted.values})
+    of_each = Wanted(set(needed), groups=by_dtype(types, needed))
+    results = []
+    for function, values, guard in zip(call.functions, inputs, guards, strict=True):
+        results.append(low.run(function, values, places.where(guard), of_each))
+    together = merge_results(
+        low,
+        types,
+        word,
+        call.line,
+        results,
+        guards,
+        places,
+        of_each,
+    )
+    out: list[Any] = [None] * len(call.results)
+    for group in by_dtype(types, needed):
+        ways = _back(
+            low,
+            group,
+            types,
+            together,
+            region,
+            visits,
+            name,
+            call,
+        )
+        for number, way in enumerate(ways):
+            for part, i in enumerate(group):
+                out[number * len(types) + i] = Computed(
+                    way,
+                    part,
+                    read_of(together[i]),
+                )
+    return [value if i in wanted.values else None for i, value in enumerate(out)]
+
+
+def _asked(
+    low: Lowering,
+    numbers: Sequence[Value],
+    fields: Sequence[str],
+    region: Region,
+    call: Call,
+) -> Asked:
+    """Makes the nodes for reading the numbers into state fields.
+
+    Raises:
+      GraphError: If a number was not read back.
+    """
+    read = _require_read(call, numbers)
 
     def assume(s: State) -> Any:
         return tuple(np.full(len(s), number.was_read) for number in read)
 
-    def chosen(s: State) -> Any:
-        return select(
-            getattr(s, index),
-            *(getattr(s, one) for one in fields),
-        )
-
-    asked = Asked(
+    return Asked(
         low,
         only_read(low, read, region, call),
         fields,
         assume,
         call,
     )
+
+
+def _decision(
+    low: Lowering,
+    asked: Asked,
+    fields: Sequence[str],
+    region: Region,
+    visits: IndexSpace,
+    name: str,
+    word: str,
+) -> Decision:
+    """Makes the decision on each visit, by the visit's own number.
+
+    Args:
+      low: The draft and what is known of it.
+      asked: Puts the numbers into the state.
+      fields: The state fields of the numbers.
+      region: Where they are.
+      visits: A place for each number.
+      name: What visits are called.
+      word: What the choice is called.
+    """
+    index = visits.index
+    k = len(fields)
+
+    def chosen(s: State) -> Any:
+        return select(
+            getattr(s, index),
+            *(getattr(s, one) for one in fields),
+        )
 
     def make(flow: Flow, there: Region) -> list[Flow]:
         sent = asked.route(flow)
@@ -86,57 +170,44 @@ def switches(
             )
 
         each = low.draft.control(there, flow.types, copies, flow.is_fresh)
+        places = [there.where(guard) for guard in decision.guards]
         return [
-            *low.draft.split(each, chosen, [there.where(guard) for guard in decision.guards], word),
+            *low.draft.split(each, chosen, places, word),
             each,
         ]
 
     decision = Decision(region, make, visits)
-    guards = decision.choices(field, len(operands_of_each))
-    inputs = sent_along(low, call, operands_of_each, decision)
-    types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
-    needed = sorted({i % len(types) for i in wanted.values})
-    groups = by_dtype(types, needed)
-    of_each = Wanted(set(needed), groups=groups)
-    results = []
-    for function, values, guard in zip(call.functions, inputs, guards, strict=True):
-        results.append(low.run(function, values, places.where(guard), of_each))
-    out: list[Any] = [None] * len(call.results)
-    together = merge_results(
-        low,
-        types,
+    return decision
+
+
+def _back(
+    low: Lowering,
+    group: Sequence[int],
+    types: Sequence[Any],
+    results: Sequence[Any],
+    region: Region,
+    visits: IndexSpace,
+    name: str,
+    call: Call,
+) -> list[Flow]:
+    """Sends results of one dtype back to the place of the choices: a message for each choice."""
+    word = call.options["word"]
+    places = region.within(visits)
+    flow = low.pack(
+        [results[i] for i in group],
+        [types[i] for i in group],
+        places,
         word,
         call.line,
-        results,
-        guards,
-        places,
-        of_each,
     )
-    for group in groups:
-        kinds = [types[i] for i in group]
-        flow = low.pack(
-            [together[i] for i in group],
-            kinds,
-            places,
-            word,
-            call.line,
-        )
-        flow = payload_notes.refresh_states(low.draft, flow, word, call.line)
-        ways = low.draft.split(
-            flow,
-            lambda s: getattr(s, index),
-            [places] * k,
-            name,
-        )
-        for number, way in enumerate(ways):
-            back = leave(low, way, visits, region, f"{word}/result")
-            for part, i in enumerate(group):
-                out[number * len(types) + i] = Computed(
-                    back,
-                    part,
-                    read_of(together[i]),
-                )
-    return [value if i in wanted.values else None for i, value in enumerate(out)]
+    flow = payload_notes.refresh_states(low.draft, flow, word, call.line)
+    ways = low.draft.split(
+        flow,
+        lambda s: getattr(s, visits.index),
+        [places] * call.options["n"],
+        name,
+    )
+    return [leave(low, way, visits, region, f"{word}/result") for way in ways]
 
 
 def _require_read(

@@ -56,57 +56,91 @@ def take(
         jax.ShapeDtypeStruct((), np.int64),
     )
     taken: dict[Flow, Flow] = {}
-    results: list[Any] = []
+    results = []
     for xs in sequences:
         assert isinstance(xs, Elements)
-        number = _number_in(xs.space, place)
-        low.draft.checks.append(
-            lambda data, s=xs.space, n=number: check_taken(data, region, s, n, call.line)
+        results.append(
+            _element(
+                low,
+                xs,
+                place,
+                region,
+                taken,
+                call,
+            )
         )
-        source = xs.source if region.is_known else None
-        original = xs if source is None else source.elements
-        row = _row_in(xs.space, source, number)
-        element = original.element
-        if isinstance(element, Static):
-            column = element.column.inside(original.space)
-            results.append(
-                Static(
-                    Column(
-                        region.space,
-                        lambda data, c=column, r=row: _rows_at(c.of(data), r(data)),
-                    )
-                )
-            )
-        elif isinstance(element, Computed):
-            flow = element.flow
-            if flow not in taken:
-                if original is xs:
-                    taken[flow] = _taken_out(
-                        low,
-                        flow,
-                        xs.space,
-                        number,
-                        region,
-                        call,
-                    )
-                else:
-                    taken[flow] = _read(
-                        low,
-                        flow,
-                        original.space,
-                        row,
-                        region,
-                        call,
-                    )
-            results.append(Computed(taken[flow], element.part))
-        else:
-            raise GraphError(
-                call.line,
-                "a sequence of arrays",
-                "a sequence of sequences",
-                "Take an element inside `map`.",
-            )
     return results
+
+
+def _element(
+    low: Lowering,
+    xs: Elements,
+    place: Column,
+    region: Region,
+    taken: dict[Flow, Flow],
+    call: Call,
+) -> Value:
+    """One element of one sequence; elements of one message are taken together.
+
+    Args:
+      low: The draft and what is known of it.
+      xs: The sequence.
+      place: The element's number in it.
+      region: Where the element is read.
+      taken: The messages of elements that other sequences have taken; this one's is added.
+      call: The combinator.
+    """
+    space = xs.space
+    number = _number_in(space, place)
+    low.draft.checks.append(
+        lambda data: check_taken(
+            data,
+            region,
+            space,
+            number,
+            call.line,
+        )
+    )
+    source = xs.source if region.is_known else None
+    original = xs if source is None else source.elements
+    row = _row_in(space, source, number)
+    element = original.element
+    if isinstance(element, Static):
+        column = element.column.inside(original.space)
+        return Static(
+            Column(
+                region.space,
+                lambda data: _rows_at(column.of(data), row(data)),
+            )
+        )
+    if not isinstance(element, Computed):
+        raise GraphError(
+            call.line,
+            "a sequence of arrays",
+            "a sequence of sequences",
+            "Take an element inside `map`.",
+        )
+    flow = element.flow
+    if flow not in taken:
+        if original is xs:
+            taken[flow] = _taken_out(
+                low,
+                flow,
+                space,
+                number,
+                region,
+                call,
+            )
+        else:
+            taken[flow] = _read(
+                low,
+                flow,
+                original.space,
+                row,
+                region,
+                call,
+            )
+    return Computed(taken[flow], element.part)
 
 
 def _read(

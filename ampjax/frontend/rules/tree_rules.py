@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class TreeFields:
         assert isinstance(parent.element, Static) and isinstance(side.element, Static)
         self._parent = parent.element.column
         self._side = side.element.column
-        self._arity = arity
+        self.arity = arity
         self._line = call.line
         dimension = self.space.dimension
         self.at = self.space.index
@@ -131,16 +131,16 @@ class TreeFields:
         n = check_trees(
             f"the tree over `{self.space.dimension}` ({self._line})", parent, side, sizes
         )
-        if self._arity:
-            wrong = np.flatnonzero((n != 0) & (n != self._arity))
+        if self.arity:
+            wrong = np.flatnonzero((n != 0) & (n != self.arity))
         else:
             wrong = ()
         for node in wrong[:1]:
-            assert self._arity is not None
+            assert self.arity is not None
             where = f"{self._line}, instance {self.space.instances(data)[node]}"
             raise wrong_arity(
                 where,
-                self._arity,
+                self.arity,
                 int(n[node]),
                 int(self.space.numbers(data)[node]),
             )
@@ -157,13 +157,97 @@ def fold(
 ) -> list[Any]:
     """Lowers a fold from the leaves up: a node's state goes to its parent, where it meets the states of its siblings."""
     leaf, branch = call.functions
-    n_closed = sum(call.n_closed)
-    arity = call.options["arity"]
-    parent, side, *values = operands[n_closed:]
-    tree = TreeFields(parent, side, region, arity, call)
+    parent, side, *values = operands[sum(call.n_closed) :]
+    tree = TreeFields(
+        parent,
+        side,
+        region,
+        call.options["arity"],
+        call,
+    )
     tree.note_up()
     space = tree.space
-    name = tree.space.dimension
+    inputs = _inputs_of_nodes(
+        low,
+        call,
+        operands,
+        values,
+        region,
+        tree,
+    )
+
+    n = len(leaf.jaxpr.outvars)
+    climbs = _climbs(
+        low,
+        leaf,
+        inputs,
+        tree,
+        region,
+        call,
+    )
+    every = Wanted(
+        set(range(n)),
+        groups=[climb.group for climb in climbs],
+    )
+    of_children = _values_of_children(climbs, n, tree.arity)
+    of_branch = low.run(
+        branch,
+        [*inputs.for_branch, *of_children],
+        inputs.at_branch,
+        every,
+    )
+
+    states: dict[int, Computed] = {}
+    final: dict[int, Computed] = {}
+    for climb in climbs:
+        _close_climb(
+            low,
+            climb,
+            of_branch,
+            inputs.at_branch,
+            f"{space.dimension}/branch",
+            call.line,
+        )
+        states |= _values_in(climb.node, climb.group)
+        if any(n + i in wanted.values for i in climb.group):
+            left = leave(low, climb.root, space, region, f"{space.dimension}/root")
+            final |= _values_in(left, climb.group)
+    return [
+        *(Elements(space, states[i]) for i in range(n)),
+        *(final.get(i) for i in range(n)),
+    ]
+
+
+class _NodeInputs(NamedTuple):
+    """The inputs of branches and of leaves: values of their own rows, and closures.
+
+    Args:
+      at_branch: Where branches are.
+      at_leaf: Where leaves are.
+      for_branch: Values there.
+      for_leaf: Likewise.
+      is_branch: The guard of branches.
+    """
+
+    at_branch: Region
+    at_leaf: Region
+    for_branch: Sequence[Value]
+    for_leaf: Sequence[Value]
+    is_branch: Guard
+
+
+def _inputs_of_nodes(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    values: Sequence[Value],
+    region: Region,
+    tree: TreeFields,
+) -> _NodeInputs:
+    """Sends each node's values to the function of branches or of leaves."""
+    leaf, branch = call.functions
+    space = tree.space
+    name = space.dimension
     inner = region.within(space)
     rows = [value.element for value in values if isinstance(value, Elements)]
     closed_leaf, closed_branch = low.closures(
@@ -186,82 +270,153 @@ def fold(
         name,
         call.line,
     )
-    at_branch = inner.where(guards[0])
-    at_leaf = inner.where(guards[1])
+    is_branch, is_leaf = guards
+    return _NodeInputs(
+        inner.where(is_branch),
+        inner.where(is_leaf),
+        for_branch,
+        for_leaf,
+        is_branch,
+    )
 
+
+class _Climb(NamedTuple):
+    """The way up of a state's values of one dtype, which travel together.
+
+    Args:
+      group: The values' numbers.
+      kinds: Their types.
+      leaves: The states of leaves.
+      node: The states of all nodes: a loop, until `_close_climb`.
+      below: The states of children, at their parents.
+      root: The state of each first root.
+    """
+
+    group: list[int]
+    kinds: list[Any]
+    leaves: Flow
+    node: Flow
+    below: Sequence[Flow]
+    root: Flow
+
+
+def _climbs(
+    low: Lowering,
+    leaf: Any,
+    inputs: _NodeInputs,
+    tree: TreeFields,
+    region: Region,
+    call: Call,
+) -> list[_Climb]:
+    """Computes the states of leaves, and begins the way up of all values."""
     types = [variable.aval for variable in leaf.jaxpr.outvars]
-    n = len(types)
     groups = by_dtype(types)
-    every = Wanted(set(range(n)), groups=groups)
-    of_leaf = low.run(leaf, for_leaf, at_leaf, every)
-    nodes = []
-    leaves = []
-    roots = []
-    children = []
+    every = Wanted(set(range(len(types))), groups=groups)
+    of_leaf = low.run(leaf, inputs.for_leaf, inputs.at_leaf, every)
+    result = []
     for group in groups:
-        kinds = [types[i] for i in group]
-        leaves.append(
-            low.pack(
-                [of_leaf[i] for i in group],
-                kinds,
-                at_leaf,
-                f"{name}/leaf",
-                call.line,
+        result.append(
+            _climb(
+                low,
+                group,
+                [types[i] for i in group],
+                of_leaf,
+                inputs,
+                tree,
+                region,
+                call,
             )
         )
-        node = low.draft.loop(inner, kinds, f"{name}/state", is_fresh=True)
-        nodes.append(node)
-        below, root = _upwards(
-            low,
-            node,
-            tree,
-            region,
-            guards[0],
-            call,
-        )
-        roots.append(root)
-        children.append(below)
-    of_children = _values_of_children(groups, children, n, arity)
-    of_branch = low.run(branch, [*for_branch, *of_children], at_branch, every)
-    states: dict[int, Computed] = {}
-    final: dict[int, Computed] = {}
-    for group, node, first, root in zip(groups, nodes, leaves, roots, strict=True):
-        kinds = [types[i] for i in group]
-        flow = low.pack(
-            [of_branch[i] for i in group], kinds, at_branch, f"{name}/branch", call.line
-        )
-        low.draft.close_loop(
-            node, first, payload_notes.refresh_states(low.draft, flow, f"{name}/branch", call.line)
-        )
-        states |= {i: Computed(node, part) for part, i in enumerate(group)}
-        if any(n + i in wanted.values for i in group):
-            left = leave(low, root, space, region, f"{name}/root")
-            final |= {i: Computed(left, part) for part, i in enumerate(group)}
-    return [
-        *(Elements(space, states[i]) for i in range(n)),
-        *(final.get(i) for i in range(n)),
-    ]
+    return result
+
+
+def _climb(
+    low: Lowering,
+    group: list[int],
+    kinds: list[Any],
+    of_leaf: Sequence[Any],
+    inputs: _NodeInputs,
+    tree: TreeFields,
+    region: Region,
+    call: Call,
+) -> _Climb:
+    """Begins the way up of some values: from leaves into a loop, out of which states go to parents."""
+    name = tree.space.dimension
+    leaves = low.pack(
+        [of_leaf[i] for i in group],
+        kinds,
+        inputs.at_leaf,
+        f"{name}/leaf",
+        call.line,
+    )
+    node = low.draft.loop(
+        region.within(tree.space),
+        kinds,
+        f"{name}/state",
+        is_fresh=True,
+    )
+    below, root = _upwards(
+        low,
+        node,
+        tree,
+        region,
+        inputs.is_branch,
+        call,
+    )
+    return _Climb(
+        group,
+        kinds,
+        leaves,
+        node,
+        below,
+        root,
+    )
+
+
+def _close_climb(
+    low: Lowering,
+    climb: _Climb,
+    of_branch: Sequence[Any],
+    at_branch: Region,
+    name: str,
+    line: str,
+) -> None:
+    """Sends the states of branches into the loop with the states of leaves."""
+    flow = low.pack(
+        [of_branch[i] for i in climb.group],
+        climb.kinds,
+        at_branch,
+        name,
+        line,
+    )
+    low.draft.close_loop(
+        climb.node,
+        climb.leaves,
+        payload_notes.refresh_states(low.draft, flow, name, line),
+    )
+
+
+def _values_in(flow: Flow, group: Sequence[int]) -> dict[int, Computed]:
+    """The values of a message by number."""
+    return {i: Computed(flow, part) for part, i in enumerate(group)}
 
 
 def _values_of_children(
-    groups: Sequence[Sequence[int]],
-    children: Sequence[Sequence[Flow]],
+    climbs: Sequence[_Climb],
     n: int,
     arity: int | None,
 ) -> list[Value]:
     """Finds a branch's inputs from its children: the values of one child after the other, or without an arity, each value as a sequence over the children.
 
     Args:
-      groups: The numbers of the values that travel together.
-      children: For each of these groups, the wires from the children.
+      climbs: The values that travel together, and the wires from the children.
       n: How many values a state has.
       arity: Children of each branch; None where it differs.
     """
     found: dict[int, Value] = {}
-    for group, flows in zip(groups, children, strict=True):
-        for k, flow in enumerate(flows):
-            for part, i in enumerate(group):
-                value = Computed(flow, part)
+    for climb in climbs:
+        for k, flow in enumerate(climb.below):
+            for i, value in _values_in(flow, climb.group).items():
                 if arity:
                     found[k * n + i] = value
                 else:
@@ -289,9 +444,7 @@ def scan(
     name = tree.space.dimension
     inner = region.within(space)
     n_children = space.fact(f"{name}_children", tree.n_children, "children")
-    first_root, other_roots = tree.roots(region.space)
-    root = region.space.fact(f"{name}_root", first_root, "number of the first root")
-    n_others = region.space.fact(f"{name}_roots", other_roots, "other roots")
+    starts = _starts_of(tree, region)
     (closed,) = low.closures(
         call,
         operands,
@@ -302,33 +455,21 @@ def scan(
     rows = [value.element for value in values if isinstance(value, Elements)]
     types = [variable.aval for variable in step.jaxpr.outvars]
     groups = by_dtype(types)
+    descents = []
     carry: dict[int, Computed] = {}
-    loops: list[tuple[Flow, Flow, Flow]] = []
     for group in groups:
-        kinds = [types[i] for i in group]
-        start = payload_notes.refresh_states(
-            low.draft,
-            low.pack(
-                [init[i] for i in group],
-                kinds,
-                region,
-                f"{name}/init",
-                call.line,
-            ),
-            name,
-            call.line,
+        descent = _descent(
+            low,
+            group,
+            [types[i] for i in group],
+            init,
+            starts,
+            tree,
+            region,
+            call,
         )
-
-        def begin(s: State) -> State:
-            return s.replace(
-                **dict.fromkeys(space.facts, 0),
-                **{tree.at: getattr(s, root)},
-            )
-
-        first = low.draft.relabel(start, inner, begin, f"{name}/first", is_fresh=False)
-        above = low.draft.loop(inner, kinds, f"{name}/above")
-        loops.append((first, _to_other_roots(low, start, tree, n_others, call), above))
-        carry |= {i: Computed(above, part) for part, i in enumerate(group)}
+        descents.append(descent)
+        carry |= _values_in(descent.above, descent.group)
     results = low.run(
         step,
         [
@@ -340,26 +481,141 @@ def scan(
         Wanted(set(range(k)), groups=groups),
     )
     out: dict[int, Computed] = {}
-    for group, (first, others, above) in zip(groups, loops, strict=True):
-        flow = low.pack(
-            [results[i] for i in group],
-            [types[i] for i in group],
+    for descent in descents:
+        flow = _close_descent(
+            low,
+            descent,
+            results,
             inner,
-            f"{name}/below",
-            call.line,
+            tree,
+            n_children,
+            call,
         )
-        flow = payload_notes.refresh_states(low.draft, flow, f"{name}/below", call.line)
-        low.draft.close_loop(
-            above,
-            first,
-            others,
-            _to_children(low, flow, tree, n_children, call),
-        )
-        out |= {i: Computed(flow, part) for part, i in enumerate(group)}
+        out |= _values_in(flow, descent.group)
     result = []
     for i in range(k):
         result.append(Elements(space, out[i]) if i in wanted.values else None)
     return result
+
+
+class _Starts(NamedTuple):
+    """The state fields by which a tree's initial value finds the roots.
+
+    Args:
+      root: The number of the first root.
+      n_others: How many other roots there are.
+    """
+
+    root: str
+    n_others: str
+
+
+def _starts_of(tree: TreeFields, region: Region) -> _Starts:
+    """Puts the fields of roots into the messages around a tree."""
+    name = tree.space.dimension
+    first_root, other_roots = tree.roots(region.space)
+    return _Starts(
+        region.space.fact(f"{name}_root", first_root, "number of the first root"),
+        region.space.fact(f"{name}_roots", other_roots, "other roots"),
+    )
+
+
+class _Descent(NamedTuple):
+    """The way down of carried values of one dtype, which travel together.
+
+    Args:
+      group: The values' numbers.
+      kinds: Their types.
+      first: The initial values at first roots.
+      others: Those at other roots.
+      above: The values that each node gets: a loop that is still open.
+    """
+
+    group: Sequence[int]
+    kinds: list[Any]
+    first: Flow
+    others: Flow
+    above: Flow
+
+
+def _descent(
+    low: Lowering,
+    group: Sequence[int],
+    kinds: list[Any],
+    init: Sequence[Value],
+    starts: _Starts,
+    tree: TreeFields,
+    region: Region,
+    call: Call,
+) -> _Descent:
+    """Begins the way down of some values: from a tree's initial values to its roots."""
+    space = tree.space
+    name = space.dimension
+    inner = region.within(space)
+    packed = low.pack(
+        [init[i] for i in group],
+        kinds,
+        region,
+        f"{name}/init",
+        call.line,
+    )
+    start = payload_notes.refresh_states(
+        low.draft,
+        packed,
+        name,
+        call.line,
+    )
+
+    def begin(s: State) -> State:
+        return s.replace(
+            **dict.fromkeys(space.facts, 0),
+            **{tree.at: getattr(s, starts.root)},
+        )
+
+    first = low.draft.relabel(start, inner, begin, f"{name}/first", is_fresh=False)
+    above = low.draft.loop(inner, kinds, f"{name}/above")
+    others = _to_other_roots(
+        low,
+        start,
+        tree,
+        starts.n_others,
+        call,
+    )
+    return _Descent(
+        group,
+        kinds,
+        first,
+        others,
+        above,
+    )
+
+
+def _close_descent(
+    low: Lowering,
+    descent: _Descent,
+    results: Sequence[Any],
+    inner: Region,
+    tree: TreeFields,
+    n_children: str,
+    call: Call,
+) -> Flow:
+    """Sends each node's results to its children, into the loop where initial values are; returns the results' message."""
+    name = f"{tree.space.dimension}/below"
+    flow = low.pack(
+        [results[i] for i in descent.group],
+        descent.kinds,
+        inner,
+        name,
+        call.line,
+    )
+    flow = payload_notes.refresh_states(low.draft, flow, name, call.line)
+    low.draft.close_loop(
+        descent.above,
+        descent.first,
+        descent.others,
+        _to_children(low, flow, tree, n_children, call),
+    )
+    return flow
 
 
 def _upwards(
