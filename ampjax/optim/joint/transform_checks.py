@@ -145,6 +145,6 @@ def does_not_fit(error: Exception, where: str, fix: str) -> SettingsError:
 
 
 def _needs_more(where: str, needed: str, fix: str) -> SettingsError:
-    """The error of a transform that needs what no engine gives."""
+    """The error of a transform with needs beyond gradients, parameters and the loss."""
     expected = "a transform of gradients, parameters and, at most, the loss (`value`)"
     return SettingsError(where, expected, f"one that also needs {needed}", fix)

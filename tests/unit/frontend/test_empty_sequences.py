@@ -577,7 +577,7 @@ def of_two(n, total):
 
 @pytest.mark.parametrize("messages", [False, True])
 def test_python_is_asked_whether_two_lengths_are_equal(messages):
-    """JAX says that they are not, whatever the examples: for one with equal lengths that gives an error, no other number."""
+    """For JAX two lengths differ, in all examples: so an example with equal lengths gives an error."""
 
     def model(p, s):
         x, y = amp.sum(s["x"]), amp.sum(s["y"])
