@@ -93,7 +93,7 @@ def chosen_value(
         value,
         _stop(
             operands[0],
-            which.aval.shape,
+            which.aval.shape or (1,) * len(value.strides),
             varies,
             passes=stopped == 0,
         ),
@@ -155,7 +155,7 @@ def _stop(
     varies: Sequence[int],
     passes: bool,
 ) -> Stop:
-    """Builds the stop for a choice, which keeps only the axes along which the choice varies."""
+    """Builds the stop for a choice, which keeps only the axes along which the choice varies. One number that chooses has a shape of ones."""
     counted = strides.in_one_line([n if a in varies else None for a, n in enumerate(shape)])
     numbers = tuple(stride or 0 for stride in counted), 0
     if isinstance(which, frozenset):  # the program is only followed
@@ -163,7 +163,6 @@ def _stop(
     if isinstance(which, Repeated):
         mask = jnp.ravel(which.value)
     else:
-        mask = jnp.asarray(which)[
-            tuple(slice(None) if a in varies else 0 for a in range(len(shape)))
-        ].ravel()
+        mask = jnp.reshape(which, jnp.shape(which) or shape)
+        mask = mask[tuple(slice(None) if a in varies else 0 for a in range(len(shape)))].ravel()
     return Stop(mask if passes else ~mask, *numbers)
