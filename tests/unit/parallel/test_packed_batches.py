@@ -90,8 +90,7 @@ def by_one_device(tx, steps):
     return params
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("run_option", ["ps", *left_to_nightly(["hybrid", "ar"])])
+@pytest.mark.parametrize("run_option", ["hybrid", *left_to_nightly(["ps", "ar"])])
 def test_a_run_on_two_replicas_equals_one_on_one_device(run_option):
     steps = [EXAMPLES[:8], EXAMPLES[8:16], EXAMPLES[13:20]]
     tx = optax.adagrad(0.1)
