@@ -262,7 +262,7 @@ def _fitting(lengths: Collection[str]) -> str:
         return "A sequence meets another one of the same length, or an array that is the same for all elements: without their axis, or with 1 there."
     if all(length.isidentifier() for length in lengths):
         return "Give dimensions that are always equal one name in the spec; for all pairs of elements write `amp.map(lambda x: amp.map(lambda y: x + y, ys), xs)`."
-    return "Cut the sequences to one length, such as `xs[1:]` and `xs[:-1]`."
+    return "Cut the sequences to one length, such as `xs[1:]` and `xs[:-1]`; put before others, cut what both give: `jnp.concatenate([first, xs])[: xs.shape[0]]`."
 
 
 def refuse_leaks(jaxpr: Any, constants: list[Any]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import jax
@@ -29,6 +30,8 @@ _INSTEAD = (
     "Write `jnp.maximum(n, 1)` in place of `max(n, 1)`, and `jnp.where` or `amp.cond` in place of `if`; "
     "or leave out such instances."
 )
+
+_REDUCED = "Say what the largest of no elements is, as in `jnp.max(xs, initial=0)`; or leave out such instances."
 
 
 _COMPARE_ARRAYS = "Compare `amp.length(xs)` with `amp.length(ys)`, which are arrays, in `jnp.where` or `amp.cond` in place of `if`."
@@ -54,10 +57,13 @@ _FITTING = (
 )
 """Functions of JAX that ask whether a part is no larger than the whole. The steps of these operations check each example, and read nothing where nothing is."""
 
+_NOT_EMPTY = ("_reduction", "_argminmax_shape_rule")
+"""Functions of JAX that ask whether anything is reduced, of `jnp.max` and `jnp.argmax`: each example is asked for that."""
+
 
 @dataclass(frozen=True, eq=False)
 class AskedLength:
-    """A comparison of a length with a number or with another length, in the user's own code.
+    """A comparison of a length with a number or with another length, in the user's own code or where JAX reduces.
 
     Args:
       dimension: The length, as JAX writes it; less the other one.
@@ -65,6 +71,7 @@ class AskedLength:
       number: The number; 0 for another length.
       answer: What JAX answered.
       line: The user's line.
+      is_reduced: Whether JAX asked, as it reduces by a function that has no value for no elements.
     """
 
     dimension: str
@@ -72,6 +79,7 @@ class AskedLength:
     number: int
     answer: bool
     line: str
+    is_reduced: bool = False
 
 
 _ASKED: ContextVar[list[AskedLength] | None] = ContextVar("asked_lengths", default=None)
@@ -104,7 +112,8 @@ def _watch() -> None:
     # lengths of JAX have no truth value of their own: Python takes each for true
     unlike_zero = _noting(lambda length, zero: True, operator.ne)
     kind.__bool__ = functools.partialmethod(unlike_zero, 0)
-    kind.rmin = _as_many(kind.rmin)
+    kind.min = _without_least(kind.min)
+    kind.rmin = _as_many(_without_least(kind.rmin))
 
 
 def _as_many(least: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
@@ -116,6 +125,20 @@ def _as_many(least: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
         if _ASKED.get() is not None and is_cut:
             return self
         return least(self, size)
+
+    return smaller
+
+
+def _without_least(least: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The smaller of a length and a number `k` as `n - max(n - k, 0)`, with which JAX sees that `xs[2:]` is as long as `xs[:-2]`."""
+
+    @functools.wraps(least)
+    def smaller(self: Any, size: Any) -> Any:
+        found = least(self, size)
+        is_asked = isinstance(found, type(self)) and found is not self
+        if _ASKED.get() is None or not is_asked or not isinstance(size, int):
+            return found
+        return self - (self - size).rmax(0)
 
     return smaller
 
@@ -132,10 +155,14 @@ def _noting(
         try:
             answer = answered(self, other)
         except jax.errors.InconclusiveDimensionOperation:
-            asks = sys._getframe(1).f_code
-            if found is None or asks.co_name not in _FITTING or _is_users(asks.co_filename):
+            name = _asking(sys._getframe(1))
+            answer = compare in (operator.ge, operator.le)
+            if found is not None and name in _NOT_EMPTY and other == 1:
+                line = user_line()
+                found.append(AskedLength(str(self), compare, 1, answer, line, is_reduced=True))
+            elif found is None or name not in _FITTING:
                 raise
-            return compare in (operator.ge, operator.le)
+            return answer
         if found is None or isinstance(other, bool):
             return answer
         length = self
@@ -151,6 +178,14 @@ def _noting(
         return answer
 
     return asked
+
+
+def _asking(frame: FrameType) -> str:
+    """The function of JAX that compares; empty for the user's."""
+    asks = frame
+    if asks.f_code.co_name == "<genexpr>" and asks.f_back is not None:
+        asks = asks.f_back
+    return "" if _is_users(asks.f_code.co_filename) else asks.f_code.co_name
 
 
 @functools.lru_cache(maxsize=1024)
@@ -201,6 +236,10 @@ def _other_answer(where: str, asked: AskedLength, sizes: Mapping[str, int]) -> D
       asked: The comparison.
       sizes: The instance's lengths, by dimension.
     """
+    if asked.is_reduced:
+        expected = f"at least one of `{asked.dimension}` elements, of which JAX takes the largest or the smallest"
+        got = ", ".join(f"{size} along `{name}`" for name, size in sizes.items())
+        return DataError(where, expected, got, _REDUCED)
     if len(sizes) > 1:
         got = ", ".join(f"{size} along `{name}`" for name, size in sizes.items())
         question = f"`{asked.dimension} {_COMPARED[asked.compare]} 0`"

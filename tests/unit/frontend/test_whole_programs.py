@@ -414,8 +414,26 @@ def inside_of_others(p, s):
     return amp.sum(amp.map(one, v))
 
 
+def apart_by_two(p, s):
+    v = hidden(p, s)
+    return (
+        total(v[2:] - 2 * v[1:-1] + v[:-2])
+        + total(v[-3:] * v[:3])
+        + total(
+            jnp.diff(
+                v,
+                n=2,
+                axis=0,
+            )
+        )
+        + total(v.at[2:].set(2 * v[:-2]))
+        + total((v @ v.T)[2:, 2:] * (v @ v.T)[:-2, :-2])
+        + total(jnp.concatenate([p["table"][:2], v])[: v.shape[0]] * v)
+    )
+
+
 ORDINARY = [next_tokens, positions, updates, columns, loops, choices]
-LONGER = [rounds, contrastive, convolutions, inside_of_others]
+LONGER = [apart_by_two, rounds, contrastive, convolutions, inside_of_others]
 
 
 @pytest.mark.slow
@@ -559,6 +577,32 @@ def test_a_table_that_is_too_short_is_told_with_the_example():
                 match=r"instance 1: expected at most 12 elements, .*got 13 elements.*Make the array longer",
             ):
                 batched.pack(long)
+
+
+def test_the_largest_of_no_differences_is_told_with_the_example():
+    def steps(p, s):
+        v = hidden(p, s)
+        apart = jnp.diff(
+            v,
+            axis=0,
+        )
+        return apart.max() + v[jnp.argmin(apart[:, 0]), 0] + total(v[2:].min(0))
+
+    def with_initial(p, s):
+        return jnp.diff(
+            hidden(p, s),
+            axis=0,
+        ).max(initial=0.5)
+
+    agrees(steps, [EXAMPLES[0], EXAMPLES[3]])
+    agrees(with_initial)
+    with jax.enable_x64(True):
+        batched = amp.vmap(steps, SPEC, params=PARAMS)
+        with pytest.raises(
+            DataError,
+            match=r"instance 1: expected at least one of `t - 1` elements.*got 1 along `t`.*initial=",
+        ):
+            batched.pack([EXAMPLES[0], EXAMPLES[2]])
 
 
 def test_messages_tell_how_first_rows_are_read():
