@@ -46,6 +46,11 @@ OF_WHOLE: dict[str, str] = {
     "linspace": _EVENLY,
     "pad": _PADDED,
     "searchsorted": "Count the elements that are smaller: `jnp.sum(xs < x)`.",
+    "split": "Cut it: `xs[:2]` and `xs[2:]`.",
+    "gradient": "Subtract neighbours: `jnp.diff(xs, axis=0)`, or `(xs[2:] - xs[:-2]) / 2`.",
+    "trapezoid": "Sum what lies between neighbours: `jnp.sum((xs[1:] + xs[:-1]) / 2, axis=0)`.",
+    "interp": "Read both neighbours by number: `i = jnp.sum(places <= x)`, then `xs[i - 1]` and `xs[i]`.",
+    "squeeze": "Name the axis: `jnp.squeeze(xs, axis=1)`.",
     "associative_scan": "Use `amp.scan`, or `jnp.cumsum` and the like.",
 }
 """What to write in place of a function of JAX on a whole sequence, by the function's name."""
@@ -161,7 +166,7 @@ _WORDS = (
 _OF_LENGTHS = ("InconclusiveDimensionOperation", "ConcretizationTypeError")
 """Kinds of JAX's errors about lengths that are each instance's own."""
 
-_OF_WHOLE = ("_DimExpr", "non-constant size")
+_OF_WHOLE = ("_DimExpr", "non-constant size", "with shape polymorphism")
 """Words in others."""
 
 _SHAPES = ("ncompatible shapes", "the same shape", "contracting dimension", "for broadcasting")

@@ -38,6 +38,8 @@ SHAPE = "The first axis of a sequence counts its elements and stays the first: r
 PAIRS = "a `map` in a `map`: `amp.map(lambda x: amp.map(lambda y: x @ y, ys), xs)`."
 TRANSPOSE = f"{SHAPE} For products of all pairs write {PAIRS}"
 SWAPPED = f"Of a matrix of pairs do it along the second axis: `jnp.cumsum(scores.T, axis=1).T` is that along the first; or write {PAIRS}"
+READ_PAIRS = "Read a matrix of pairs along one axis after the other: `scores[::-1][:, ::-1]`; one entry of each row with `amp.map(lambda row, i: row[i], scores, i)`."
+SET_PAIRS = "Choose among all pairs: `jnp.where(jnp.eye(n) > 0, x, scores)`, or in one row `jnp.where((jnp.arange(n) == i)[:, None], x, scores)`, with `n = scores.shape[0]`."
 DRAW = "Draw for each element in `amp.map`, with a key of its own: `jax.random.fold_in(key, i)` of its number `i`."
 SLICE = "Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence."
 SET = "Choose for each element: `jnp.where(jnp.arange(xs.shape[0]) == i, x, xs)`."
@@ -56,12 +58,15 @@ FIXES = {
     "dynamic_update_slice": SET,
     "tile": "Put copies one after the other: `jnp.concatenate([xs, xs])`.",
     "rev": "Use `amp.scan` with `reverse=True`, or turn the sequence round in the example.",
+    "gather": SLICE,
     "slice": SLICE,
     "dynamic_slice": SLICE,
     "concatenate": SLICE,
     "pad": SLICE,
 }
 """What to write in place of JAX's operation on a whole sequence, by its primitive."""
+_OF_PAIRS = {"gather": READ_PAIRS, "scatter": SET_PAIRS, "scatter-add": SET_PAIRS}
+"""The same of a matrix of pairs."""
 LOOK_UP = "Look up element by element: `amp.map(lambda i: table[i], xs)`."
 ELSE = "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
 
@@ -235,9 +240,10 @@ class KnownValues:
             sizes = equation.source.params["slice_sizes"]
             if is_fixed and not all(map(is_known_length, sizes)):
                 return FIRST_ROWS
-            return LOOK_UP if is_fixed else SLICE
+            if is_fixed:
+                return LOOK_UP
         if self._lowering.of_rows and _has_two_lengths(equation):
-            return SWAPPED
+            return _OF_PAIRS.get(name, SWAPPED)
         return FIXES.get(name, ELSE)
 
     def _compute_early(

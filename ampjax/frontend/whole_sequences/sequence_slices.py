@@ -16,9 +16,15 @@ from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
-from ampjax.frontend.draft.long_axes import element_type, is_sequence, long_axis
+from ampjax.frontend.draft.long_axes import (
+    element_type,
+    is_sequence,
+    long_axis,
+    n_long_axes,
+)
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.whole_sequences.cut_arrays import cut_array, starts_of
+from ampjax.frontend.whole_sequences.element_operations import replace_numbers
 from ampjax.frontend.whole_sequences.numbered_reads import (
     by_known_numbers,
     by_number,
@@ -83,28 +89,19 @@ def gathered(
     )
     axes = tuple(numbers.start_index_map)
     if numbers.operand_batching_dims:
-        return None
-    is_range = indices.shape == (len(axes),) and not numbers.collapsed_slice_dims
-    if not isinstance(xs, Elements):
-        starts = (
-            starts_of(
-                body,
-                at,
-                axes,
-                len(given.shape),
-            )
-            if is_range
-            else None
+        is_by_number = isinstance(xs, Elements) and 0 in numbers.collapsed_slice_dims
+        if not is_by_number or n_long_axes(given) > 1 or long_axis(given):
+            return None
+        return _along_axis(
+            body,
+            equation,
+            values,
         )
-        return (
-            None
-            if starts is None
-            else cut_array(
-                body,
-                equation,
-                xs,
-                starts,
-            )
+    if not isinstance(xs, Elements):
+        return _cut_by_number(
+            body,
+            equation,
+            values,
         )
     if long_axis(given) or 0 not in axes:
         return None
@@ -114,6 +111,95 @@ def gathered(
     if indices.shape != (len(axes),) or not is_front or not is_static(at):
         return None
     return _parts_of_range(body, equation, xs, at)
+
+
+def _cut_by_number(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """As many rows of an array as a sequence has elements, as JAX writes `table[:n, 0]`; None for rows by numbers."""
+    array, at = values
+    numbers = equation.source.params["dimension_numbers"]
+    given, indices = map(
+        type_of_atom,
+        equation.inputs,
+    )
+    axes = tuple(numbers.start_index_map)
+    if indices.shape != (len(axes),) or numbers.collapsed_slice_dims:
+        return None
+    starts = starts_of(
+        body,
+        at,
+        axes,
+        len(given.shape),
+    )
+    if starts is None:
+        return None
+    return cut_array(
+        body,
+        equation,
+        array,
+        starts,
+    )
+
+
+def _along_axis(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value]:
+    """Elements by numbers of their own for each entry, as `jnp.take_along_axis(xs, order, axis=0)` does: the entries are numbered too."""
+    params = equation.source.params
+    numbers = params["dimension_numbers"]
+    beside = numbers.operand_batching_dims
+    changed = replace_numbers(
+        numbers,
+        collapsed_slice_dims=tuple(sorted([*numbers.collapsed_slice_dims, *beside])),
+        start_index_map=(*beside, *numbers.start_index_map),
+        operand_batching_dims=(),
+        start_indices_batching_dims=(),
+    )
+    source = equation.source.replace(
+        params={
+            **params,
+            "dimension_numbers": changed,
+        }
+    )
+
+    def of_whole(x: Any, at: Any) -> list[Any]:
+        shape = (*at.shape[:-1], 1)
+        places = []
+        for axis in numbers.start_indices_batching_dims:
+            places.append(
+                jax.lax.broadcasted_iota(
+                    at.dtype,
+                    shape,
+                    axis,
+                )
+            )
+        return bind(
+            source,
+            [
+                x,
+                jnp.concatenate(
+                    [*places, at],
+                    -1,
+                ),
+            ],
+        )
+
+    traced, constants, _ = trace(
+        of_whole,
+        *map(
+            type_of_atom,
+            equation.inputs,
+        ),
+    )
+    return body.run(
+        traced,
+        [*map(Constant, constants), *values],
+    )
 
 
 def _parts_of_range(

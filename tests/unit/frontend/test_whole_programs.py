@@ -432,8 +432,39 @@ def apart_by_two(p, s):
     )
 
 
+def along_the_elements(p, s):
+    v = hidden(p, s)
+    order = jnp.argsort(v, axis=0)
+    blocks = v[:, :, None] * p["b"]
+    return (
+        total(
+            jnp.take_along_axis(
+                v,
+                order,
+                axis=0,
+            )
+            * v
+        )
+        + total(
+            jnp.take_along_axis(
+                blocks,
+                jnp.argsort(blocks, axis=0)[::-1],
+                axis=0,
+            )
+            * v[:, :, None]
+        )
+        + total(
+            jnp.take_along_axis(
+                v,
+                order[1:],
+                axis=0,
+            )
+        )
+    )
+
+
 ORDINARY = [next_tokens, positions, updates, columns, loops, choices]
-LONGER = [apart_by_two, rounds, contrastive, convolutions, inside_of_others]
+LONGER = [apart_by_two, along_the_elements, rounds, contrastive, convolutions, inside_of_others]
 
 
 @pytest.mark.slow
@@ -603,6 +634,35 @@ def test_the_largest_of_no_differences_is_told_with_the_example():
             match=r"instance 1: expected at least one of `t - 1` elements.*got 1 along `t`.*initial=",
         ):
             batched.pack([EXAMPLES[0], EXAMPLES[2]])
+
+
+ADVICE = {
+    "along one axis after the other": lambda p, v: (v @ v.T)[::-1, ::-1],
+    "Choose among all pairs": lambda p, v: (v @ v.T).at[0].set(p["b"][0]),
+    "Name the axis": lambda p, v: jnp.squeeze(v @ p["w"][:, :1]),
+    "Subtract neighbours": lambda p, v: jnp.gradient(v, axis=0),
+    "Sum what lies between": lambda p, v: jnp.trapezoid(v, axis=0),
+    "places <= x": lambda p, v: jnp.interp(p["b"], v[:, 0], v[:, 1]),
+    "cut what both give": lambda p, v: jnp.concatenate([p["table"][:2], v[:-2]]) + v,
+    "Cut it": lambda p, v: jnp.split(v, [2])[0],
+}
+
+
+@pytest.mark.parametrize("advice", ADVICE)
+def test_what_is_refused_is_told_with_what_to_write(advice):
+    def function(p, s):
+        return total(
+            ADVICE[advice](
+                p,
+                hidden(
+                    p,
+                    s,
+                ),
+            )
+        )
+
+    with jax.enable_x64(True), pytest.raises(GraphError, match=advice):
+        amp.vmap(function, SPEC, params=PARAMS)(PARAMS, EXAMPLES)
 
 
 def test_messages_tell_how_first_rows_are_read():
