@@ -276,14 +276,19 @@ def cost_of_start(function: Traced) -> float:
     for equation in function.jaxpr.eqns:
         size = 0
         for result in equation.outvars:
-            size += math.prod(n for n in result.aval.shape if isinstance(n, int))
+            size += _known_size(result.aval.shape)
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             shape = equation.invars[0].aval.shape
-            work += 2 * size * math.prod(shape[axis] for axis in contracted)
+            work += 2 * size * _known_size([shape[axis] for axis in contracted])
         else:
             work += OF_ELEMENT * size
     return min(max(START / max(work, 1), 1.0), 64.0)
+
+
+def _known_size(shape: Sequence[Any]) -> int:
+    """The product of the sizes that are numbers, each sequence counted as one element."""
+    return math.prod(n for n in shape if isinstance(n, int))
 
 
 def waiting_steps(

@@ -610,6 +610,37 @@ def test_a_table_that_is_too_short_is_told_with_the_example():
                 batched.pack(long)
 
 
+def of_tree(p, s):
+    """Attention among the children of each node, and to a sequence."""
+
+    def branch(digit, children):
+        attended = jax.nn.softmax(children @ children.T, axis=0) @ children
+        beside = children @ s["x"].T @ s["x"]
+        return jnp.tanh(p["table"][digit] + attended.sum(0) + beside.sum(0))
+
+    states, root = amp.fold_tree(
+        lambda digit: p["table"][digit],
+        branch,
+        s["tree"],
+    )
+    return total(root) + total(states[1:] * states[:-1])
+
+
+@pytest.mark.slow
+def test_children_attend_to_each_other():
+    trees = [
+        amp.Tree(parent=[-1, 0, 0, 2, 2], side=[0, 0, 1, 0, 1], value=[1, 4, 3, 0, 2]),
+        amp.Tree(parent=[-1], side=[0], value=[2]),
+        amp.Tree(parent=[-1, 0, 0, 0], side=[0, 0, 1, 2], value=[1, 2, 3, 4]),
+    ]
+    given = []
+    for tree, each in zip(trees, EXAMPLES, strict=False):
+        given.append({"tree": tree, "x": each["x"]})
+    spec = {"tree": amp.Tree("int32[v]", "int32[v]", "int32[v]"), "x": SPEC["x"]}
+    with jax.enable_x64(True):
+        check_batch(of_tree, PARAMS, spec, given)
+
+
 def test_the_largest_of_no_differences_is_told_with_the_example():
     def steps(p, s):
         v = hidden(p, s)
