@@ -236,12 +236,11 @@ def _other_answer(where: str, asked: AskedLength, sizes: Mapping[str, int]) -> D
       asked: The comparison.
       sizes: The instance's lengths, by dimension.
     """
+    got = ", ".join(f"{size} along `{name}`" for name, size in sizes.items())
     if asked.is_reduced:
         expected = f"at least one of `{asked.dimension}` elements, of which JAX takes the largest or the smallest"
-        got = ", ".join(f"{size} along `{name}`" for name, size in sizes.items())
         return DataError(where, expected, got, _REDUCED)
     if len(sizes) > 1:
-        got = ", ".join(f"{size} along `{name}`" for name, size in sizes.items())
         question = f"`{asked.dimension} {_COMPARED[asked.compare]} 0`"
         expected = f"{question} to be {asked.answer}, as JAX answers once for all instances"
         return DataError(where, expected, got, _COMPARE_ARRAYS)

@@ -60,22 +60,14 @@ def cut_array(
         [],
         equation.line,
     )
-    first = _first(
+    most = given.shape[axis]
+    first = _checked_first(
         body,
         own,
+        space,
+        most,
+        is_clamped,
         equation.line,
-    )
-    most = given.shape[axis]
-    if is_clamped:
-        first = _clamped(first, space, most)
-    body.low.host.draft.checks.append(
-        lambda data: _check(
-            data,
-            first(data),
-            space,
-            most,
-            equation.line,
-        ),
     )
 
     def places(data: Any) -> np.ndarray:
@@ -167,23 +159,13 @@ def filled_array(
     ):
         return None
     space = changes.space
-    most = given.shape[0]
-    first = _first(
+    first = _checked_first(
         body,
         begin[0],
+        space,
+        given.shape[0],
+        equation.source.primitive.name == "dynamic_update_slice",
         equation.line,
-    )
-    is_clamped = equation.source.primitive.name == "dynamic_update_slice"
-    if is_clamped:
-        first = _clamped(first, space, most)
-    body.low.host.draft.checks.append(
-        lambda data: _check(
-            data,
-            first(data),
-            space,
-            most,
-            equation.line,
-        ),
     )
 
     def places(data: Any) -> np.ndarray:
@@ -276,17 +258,33 @@ def starts_of(
     return starts
 
 
-def _first(body: Body, start: Any, line: str) -> Numbers:
-    """For each row around where the part begins."""
+def _checked_first(
+    body: Body,
+    start: Any,
+    space: IndexSpace,
+    most: int,
+    is_clamped: bool,
+    line: str,
+) -> Numbers:
+    """For each row around where the part begins, with a check that the array has all of the part.
+
+    Args:
+      body: Where.
+      start: The first row: a number, a length, or a column of the host.
+      space: The sequence's elements.
+      most: The array's rows.
+      is_clamped: Whether the part begins earlier where it would reach beyond the array.
+      line: The user's line.
+    """
+    first: Any = start
     if not callable(start):
-        return length_of(
-            body,
-            start,
-            [],
-            line,
-        )
-    known: Any = start
-    return known
+        first = length_of(body, start, [], line)
+    if is_clamped:
+        first = _clamped(first, space, most)
+    body.low.host.draft.checks.append(
+        lambda data: _check(data, first(data), space, most, line),
+    )
+    return first
 
 
 def _clamped(first: Numbers, space: IndexSpace, most: int) -> Numbers:

@@ -94,18 +94,7 @@ def _joined(
     )
     if found is None:
         return None
-    traced = trace(
-        lambda x: x.reshape(kind.shape),
-        several,
-    )[0]
-    return of_elements(
-        body,
-        space,
-        traced,
-        [],
-        [found],
-        of_whole=True,
-    )
+    return _in_shape(body, space, found, several, kind)
 
 
 def _divided(
@@ -188,9 +177,28 @@ def _pairs_in_a_row(
         origin,
         ("in a row", inner),
     )
+    return _in_shape(body, space, found, one, kind)
+
+
+def _in_shape(
+    body: Body,
+    space: IndexSpace,
+    found: Value,
+    given: Any,
+    kind: Any,
+) -> list[Value]:
+    """Reshapes each element.
+
+    Args:
+      body: Where.
+      space: The elements.
+      found: One of them.
+      given: Its type.
+      kind: The type that it gets.
+    """
     traced = trace(
         lambda x: x.reshape(kind.shape),
-        one,
+        given,
     )[0]
     return of_elements(
         body,
