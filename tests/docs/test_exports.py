@@ -5,22 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from support.public_packages import MOST
 
 ROOT = Path(__file__).parents[2]
-
-MOST = {
-    "ampjax": 48,
-    "ampjax.cluster": 1,
-    "ampjax.graphs": 26,
-    "ampjax.nn": 5,
-    "ampjax.optim": 18,
-    "ampjax.parallel": 14,
-    "ampjax.simulation": 6,
-    "ampjax.sparse": 3,
-    "ampjax.testing": 2,
-    "ampjax.viz": 14,
-}
-"""How many names each may have. The reference has the names; `test_site.py` compares."""
 
 EXPERIMENTS = ["experiments.data", "experiments.models"]
 

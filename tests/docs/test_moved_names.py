@@ -8,30 +8,14 @@ import warnings
 from pathlib import Path
 
 import pytest
+from support.public_packages import PUBLIC
 
 import ampjax as amp
 import ampjax.graphs as ag
 from ampjax.errors import GraphError
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = [
-    "ampjax",
-    *(
-        f"ampjax.{name}"
-        for name in [
-            "cluster",
-            "graphs",
-            "nn",
-            "optim",
-            "parallel",
-            "simulation",
-            "sparse",
-            "testing",
-            "tuning",
-            "viz",
-        ]
-    ),
-]
+PACKAGES = [*PUBLIC, "ampjax.tuning"]
 MOVED = {name: importlib.import_module(name)._MOVED for name in PACKAGES}
 SHORT = {"amp": "ampjax", "ag": "ampjax.graphs", "px": "ampjax.parallel"}
 PROGRAMS = ["ampjax", "experiments", "notebooks", "tests", "docs", ".ci"]

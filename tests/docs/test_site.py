@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.public_packages import PUBLIC
 
 from ampjax.sched.decisions.policy import POLICIES
 
@@ -15,25 +16,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = [
     path for path in sorted(DOCS.rglob("*.md")) if "```python" in path.read_text(encoding="utf-8")
 ]
-PACKAGES = [
-    "ampjax",
-    *(
-        f"ampjax.{name}"
-        for name in [
-            "cluster",
-            "graphs",
-            "nn",
-            "optim",
-            "parallel",
-            "simulation",
-            "sparse",
-            "testing",
-            "viz",
-        ]
-    ),
-    "experiments.data",
-    "experiments.models",
-]
+PACKAGES = [*PUBLIC, "experiments.data", "experiments.models"]
 BLOCK = re.compile(r"^( *)```(python|text)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 QUOTE = re.compile(r'^( *)```python title="(\S+)"\n(.*?)^\1```$', re.MULTILINE | re.DOTALL)
