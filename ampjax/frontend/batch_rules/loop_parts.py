@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ampjax.frontend.combinators.tracing import COMBINATOR, Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.long_axes import is_sequence
+from ampjax.frontend.loops.split_products import with_split_products
 from ampjax.frontend.loops.traced_rows import HEAVY
 from ampjax.jaxprs.primitives import depending, needed_equations, variables_read
 
@@ -27,6 +28,16 @@ class SplitFunction:
 
     first: Traced
     second: Traced
+
+
+def with_early_products(step: Traced, late: Collection[Any]) -> Traced:
+    """The function of a loop, with products of what waits for no other row apart from products of what waits.
+
+    Args:
+      step: The function.
+      late: Its variables that wait.
+    """
+    return replace(step, jaxpr=with_split_products(step.jaxpr, late))
 
 
 def early_part(step: Traced, n_carry: int) -> SplitFunction | None:

@@ -15,7 +15,7 @@ from ampjax.frontend.batch_rules.carried_parts import carried_part
 from ampjax.frontend.batch_rules.choice_steps import chosen
 from ampjax.frontend.batch_rules.graph_rounds import graph_rounds, is_in_rounds
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, of_all_levels, side_by_side
-from ampjax.frontend.batch_rules.loop_parts import early_part, part_behind
+from ampjax.frontend.batch_rules.loop_parts import early_part, part_behind, with_early_products
 from ampjax.frontend.batch_rules.step_loops import cost_of_start, in_steps, step_loop
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
@@ -47,6 +47,8 @@ def scan(
     (step,) = call.functions
     (n_closed,) = call.n_closed
     k = call.options["n_carry"]
+    step = with_early_products(step, step.jaxpr.invars[:k])
+    call = replace(call, functions=(step,))
     xs = sequences(body, operands[n_closed + k :])
     closed = operands[:n_closed]
     init = operands[n_closed : n_closed + k]

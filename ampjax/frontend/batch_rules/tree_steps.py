@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ampjax.frontend.batch_rules.loop_parts import with_early_products
 from ampjax.frontend.batch_rules.sequence_steps import sequences
 from ampjax.frontend.batch_rules.step_loops import in_steps, waiting_steps
 from ampjax.frontend.batch_rules.waiting_loops import waiting_loop, where, zeros_of
@@ -39,6 +40,7 @@ def fold(
     _check(body, tree)
     inner = body.inside(tree.space)
     rows = [value.element for value in values]
+    branch = with_early_products(branch, branch.jaxpr.invars[len(rows) :])
     types = [variable.aval for variable in leaf.jaxpr.outvars]
     leaves = inner.inside(tree.space.part(tree.is_leaf, 1))
     states = leaves.guarded(
@@ -166,6 +168,7 @@ def scan(
     _check(body, tree)
     space = tree.space
     rows = [value.element for value in values]
+    step = with_early_products(step, step.jaxpr.invars[:k])
     types = [variable.aval for variable in step.jaxpr.outvars]
     is_root = Static(Column(space, lambda data: tree.parents(data) < 0))
 

@@ -25,6 +25,7 @@ from ampjax.frontend.loops.level_bodies import BodyParts, LevelBody, traced
 from ampjax.frontend.loops.packed_rows import Packed
 from ampjax.frontend.loops.step_arrays import StepArrays
 from ampjax.frontend.loops.step_tables import StepTables
+from ampjax.frontend.loops.table_products import products_of_tables
 from ampjax.frontend.loops.traced_rows import TracedRows, is_read_early
 from ampjax.jaxprs.primitives import is_inexact
 
@@ -149,6 +150,7 @@ class _Body:
         # What heavy operations make of rows alone is computed before the loop, for all rows at once.
         of_sizes = self._of_sizes(every, rows)
         early = every.early(own_rows, reads, of_sizes[min(of_sizes)])
+        known |= products_of_tables(every, known, own_rows, early)
         known |= zip(
             early,
             every.compute(
