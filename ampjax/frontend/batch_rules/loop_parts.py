@@ -6,9 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jax.extend.core import Literal
+
 from ampjax.frontend.combinators.tracing import COMBINATOR, Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.long_axes import is_sequence
+from ampjax.frontend.draft.payload_types import is_key
 from ampjax.frontend.loops.split_products import with_split_products
 from ampjax.frontend.loops.traced_rows import HEAVY
 from ampjax.jaxprs.primitives import depending, needed_equations, variables_read
@@ -38,6 +41,53 @@ def with_early_products(step: Traced, late: Collection[Any]) -> Traced:
       late: Its variables that wait.
     """
     return replace(step, jaxpr=with_split_products(step.jaxpr, late))
+
+
+@dataclass(frozen=True)
+class KnownPart:
+    """The parts of a carry that follow from the elements alone, split off a loop's function.
+
+    Args:
+      places: Which parts of the carry.
+      function: From what is closed over and an element to these parts after it.
+      rest: The loop's function, without these parts in the carry; it gets their values before an element behind the elements.
+    """
+
+    places: Sequence[int]
+    function: Traced
+    rest: Traced
+
+
+def known_part(step: Traced, n_carry: int) -> KnownPart | None:
+    """Splits off the parts of a carry that do not wait for the element before; None where there are none.
+
+    Args:
+      step: From what is closed over, the carry and the elements to the next carry and what the loop gives.
+      n_carry: How many arrays are carried.
+    """
+    jaxpr = step.jaxpr
+    carry = jaxpr.invars[:n_carry]
+    elements = jaxpr.invars[n_carry:]
+    following = jaxpr.outvars[:n_carry]
+    of_carry = depending(jaxpr.eqns, carry)
+    places = []
+    for place, variable in enumerate(following):
+        waits = not isinstance(variable, Literal) and variable in of_carry
+        if not waits and not is_sequence(variable.aval) and not is_key(variable.aval):
+            places.append(place)
+    results = [following[place] for place in places]
+    equations = needed_equations(jaxpr.eqns, results, ())
+    if not places or _keeps_order(jaxpr.replace(eqns=equations)):
+        return None
+    left = [place for place in range(n_carry) if place not in places]
+    inputs = [carry[place] for place in left]
+    inputs += [*elements, *(carry[place] for place in places)]
+    outputs = [following[place] for place in left]
+    return KnownPart(
+        places,
+        _part(step, elements, equations, results),
+        _part(step, inputs, jaxpr.eqns, [*outputs, *jaxpr.outvars[n_carry:]]),
+    )
 
 
 def early_part(step: Traced, n_carry: int) -> SplitFunction | None:

@@ -14,8 +14,15 @@ from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import carried_part
 from ampjax.frontend.batch_rules.choice_steps import chosen
 from ampjax.frontend.batch_rules.graph_rounds import graph_rounds, is_in_rounds
+from ampjax.frontend.batch_rules.known_carries import KnownCarry
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, of_all_levels, side_by_side
-from ampjax.frontend.batch_rules.loop_parts import early_part, part_behind, with_early_products
+from ampjax.frontend.batch_rules.loop_parts import (
+    KnownPart,
+    early_part,
+    known_part,
+    part_behind,
+    with_early_products,
+)
 from ampjax.frontend.batch_rules.step_loops import cost_of_start, in_steps, step_loop
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
@@ -57,6 +64,9 @@ def scan(
     types = [variable.aval for variable in step.jaxpr.outvars]
     if not k:
         return of_elements(body, space, step, closed, rows)
+    known = known_part(step, k)
+    if known is not None:
+        return _with_known_carry(body, call, operands, known, space)
     if in_steps(body, step, [*closed, *init, *rows], types[:k]):
         return _in_steps(body, call, operands, space, rows)
     if is_in_rounds(body, call, init, rows):
@@ -75,6 +85,50 @@ def scan(
         second = of_elements(body, space, parts.second, closed, [*between, *rows])
         return [*found[:k], *second]
     return _by_level(body, call, space, closed, init, rows)
+
+
+def _with_known_carry(
+    body: Body,
+    call: Call,
+    operands: Sequence[Value],
+    known: KnownPart,
+    space: IndexSpace,
+) -> list[Value]:
+    """A loop of whose carry parts follow from the elements.
+
+    Args:
+      body: Where the loop is.
+      call: The loop.
+      operands: What it closes over, the carry at the beginning, and sequences.
+      known: These parts.
+      space: The space of the elements.
+    """
+    (n_closed,) = call.n_closed
+    k = call.options["n_carry"]
+    closed = operands[:n_closed]
+    init = operands[n_closed : n_closed + k]
+    xs = operands[n_closed + k :]
+    rows = [x.element for x in sequences(body, xs)]
+    types = [variable.aval for variable in known.function.jaxpr.outvars]
+    after = of_elements(body, space, known.function, closed, rows)
+    reverse = call.options["reverse"]
+    parts = {}
+    for place, each, kind in zip(known.places, after, types, strict=True):
+        parts[place] = KnownCarry(space, reverse, init[place], each.element, kind)
+    # the loop of the rest: the parts' values before each element are sequences as others are
+    inside = body.inside(space)
+    before = [Elements(space, part.before_each(inside)) for part in parts.values()]
+    carried = [value for place, value in enumerate(init) if place not in parts]
+    rest = replace(
+        call,
+        functions=(known.rest,),
+        options={**call.options, "n_carry": len(carried)},
+    )
+    found = iter(scan(body, rest, [*closed, *carried, *xs, *before]))
+    last = []
+    for place in range(k):
+        last.append(parts[place].at_end(body) if place in parts else next(found))
+    return [*last, *found]
 
 
 def _by_level(
