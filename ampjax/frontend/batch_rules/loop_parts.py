@@ -77,7 +77,7 @@ def known_part(step: Traced, n_carry: int) -> KnownPart | None:
             places.append(place)
     results = [following[place] for place in places]
     equations = needed_equations(jaxpr.eqns, results, ())
-    if not places or _keeps_order(jaxpr.replace(eqns=equations)):
+    if not places or _holds(jaxpr, equations, "is_ordered"):
         return None
     left = [place for place in range(n_carry) if place not in places]
     inputs = [carry[place] for place in left]
@@ -101,7 +101,7 @@ def early_part(step: Traced, n_carry: int) -> SplitFunction | None:
       From what is closed over and the elements to what the loop needs of it; and the loop's function, which gets that behind the elements.
     """
     jaxpr = step.jaxpr
-    if _keeps_order(jaxpr):
+    if _holds(jaxpr, jaxpr.eqns, "is_ordered"):
         return None
     of_carry = depending(jaxpr.eqns, jaxpr.invars[:n_carry])
     of_elements = depending(jaxpr.eqns, jaxpr.invars[n_carry:]) - of_carry
@@ -136,18 +136,23 @@ def part_behind(step: Traced, n_carry: int) -> SplitFunction | None:
       what the loop gives for each element.
     """
     jaxpr = step.jaxpr
-    if _keeps_order(jaxpr):
-        return None
     next_carry = jaxpr.outvars[:n_carry]
     given = jaxpr.outvars[n_carry:]
     carried = needed_equations(jaxpr.eqns, next_carry, ())
     made = _made_by(carried)
-    behind = needed_equations(jaxpr.eqns, given, made)
+    reports = [each for each in jaxpr.eqns if _holds(jaxpr, [each], "reports")]
+    if _holds(jaxpr, jaxpr.eqns, "draws") or _holds(jaxpr, carried, "reports"):
+        return None
+    # all reports come behind the loop, in their order
+    read = variables_read(reports, given)
+    wanted = {id(each) for each in needed_equations(jaxpr.eqns, read, made)}
+    wanted.update(map(id, reports))
+    behind = [each for each in jaxpr.eqns if id(each) in wanted]
     if not any(map(_is_heavy, behind)):
         return None
     # what the second part reads of the first one, or of the carry before it
-    wanted = variables_read(behind, given)
-    crossing = [v for v in [*jaxpr.invars[:n_carry], *made] if v in wanted]
+    read = variables_read(behind, given)
+    crossing = [v for v in [*jaxpr.invars[:n_carry], *made] if v in read]
     if any(is_sequence(v.aval) for v in crossing):
         return None
     elements = jaxpr.invars[n_carry:]
@@ -157,9 +162,9 @@ def part_behind(step: Traced, n_carry: int) -> SplitFunction | None:
     )
 
 
-def _keeps_order(jaxpr: Any) -> bool:
-    """Tells whether a function draws random numbers or reports something: both are numbered in the order of its lines."""
-    return any(call.kind.is_ordered for call in calls(jaxpr))
+def _holds(jaxpr: Any, equations: Sequence[Any], trait: str) -> bool:
+    """Tells whether some equations of a function hold a combinator of some trait, which may be inside of others."""
+    return any(getattr(call.kind, trait) for call in calls(jaxpr.replace(eqns=[*equations])))
 
 
 def _part(
