@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeGuard
 
@@ -36,6 +37,8 @@ from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.long_axes import is_in_front, is_sequence, length_name
 from ampjax.frontend.draft.payload_types import from_raw, raw_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.loops.table_products import LEAVES_OUT_AXES, read_of_product, reads_rows
+from ampjax.frontend.loops.traced_rows import is_read_early
 from ampjax.jaxprs.primitives import is_inexact, shape_text
 
 
@@ -383,8 +386,11 @@ class Body:
             operands = self._all_derived(operands)
         outputs = [Rows(name.aval, room) for name in equation.outputs]
         keys = _Keys(self) if equation.draws else None
+        product = self._product_of_table(equation, operands)
 
         def compute(run: Run) -> list[Any]:
+            if product is not None and product.is_small(run):
+                return [product.compute(run)]
             values = []
             for each in operands:
                 values.append(each.value if isinstance(each, Constant) else run.get(each))
@@ -400,8 +406,43 @@ class Body:
 
         self.block.add(outputs, compute)
         if is_read and any(map(_is_for_all_rows, operands)):
-            return [self._derived(each) for each in outputs]
-        return outputs
+            results = [self._derived(each) for each in outputs]
+        else:
+            results = outputs
+        self._note_read(equation, operands, results[0] if len(results) == 1 else None)
+        return results
+
+    def _note_read(
+        self,
+        equation: Equation,
+        operands: Sequence[Rows | Constant],
+        result: Rows | None,
+    ) -> None:
+        """Notes an array that has rows of a table, such as an embedding's: the table's product may be cheaper than products of its rows."""
+        if result is None or self.room.frame.is_in_steps:
+            return
+        given = operands[0] if operands else None
+        reads = self.low.table_reads
+        if reads_rows(equation.source) and _is_for_all_rows(given) and _is_of_rows(operands[1]):
+            reads[result] = _TableRead(equation.source, self._derived(given), operands[1])
+        elif equation.source.primitive.name in LEAVES_OUT_AXES and given in reads:
+            reads[result] = reads[given]
+
+    def _product_of_table(
+        self,
+        equation: Equation,
+        operands: Sequence[Rows | Constant],
+    ) -> _TableProduct | None:
+        """The product of rows of a table by what is the same for all rows, or None."""
+        if equation.source.primitive.name != "dot_general":
+            return None
+        for side in (0, 1):
+            read = self.low.table_reads.get(operands[side])
+            if read is None or _is_of_rows(operands[1 - side]):
+                continue
+            if self.block.sees(read.table) and self.block.sees(read.numbers):
+                return _TableProduct(equation, read, side, operands[1 - side], self.room)
+        return None
 
     def view(self, rows: Rows) -> View:
         """Returns an array that an equation here gives, as a value.
@@ -448,6 +489,61 @@ class Body:
                 lambda run: run_block(run, inner, room, outputs, may_be_empty()),
             )
         return results
+
+
+@dataclass(frozen=True)
+class _TableRead:
+    """A read of rows of a table.
+
+    Args:
+      equation: The read, of one row.
+      table: The table.
+      numbers: The numbers of the rows.
+    """
+
+    equation: Any
+    table: Rows
+    numbers: Rows
+
+
+@dataclass(frozen=True)
+class _TableProduct:
+    """A product of rows that are read from a table.
+
+    Args:
+      equation: The product, of one row.
+      read: The read.
+      side: Which factor is the row.
+      other: The other factor, which is the same for all rows.
+      room: Where the rows are.
+    """
+
+    equation: Equation
+    read: _TableRead
+    side: int
+    other: Rows | Constant
+    room: Room
+
+    def is_small(self, run: Run) -> bool:
+        """Tells whether the table has far fewer rows than are read."""
+        return not is_read_early(run.size(self.room), len(run.get(self.read.table)))
+
+    def compute(self, run: Run) -> Any:
+        """The product of each row."""
+        read = self.read
+        other = self.other.value if isinstance(self.other, Constant) else run.get(self.other)
+
+        def product(row: Any) -> Any:
+            factors = [other, other]
+            factors[self.side] = row
+            return self.equation.evaluate(None, factors)[0]
+
+        return read_of_product(
+            read.equation,
+            run.get(read.table),
+            run.get(read.numbers),
+            jax.vmap(product),
+        )
 
 
 class _Equations:

@@ -60,6 +60,7 @@ class RowLowering:
       n_draws: How many places draw random numbers.
       across: For each value of copied elements what they are copies of, in the space of these.
       grids: The blocks of spaces of pairs, by space; in a loop by the loop's frame and the space.
+      table_reads: For each array of rows that are read from a table, the read.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class RowLowering:
         self.n_draws = 0
         self.across: dict[Value, Value] = {}
         self.grids: dict[Hashable, Any] = {}
+        self.table_reads: dict[Any, Any] = {}
         self._slots: dict[tuple[Sequence[Any], Frame], Slot] = {}
         self._copies: dict[Hashable, IndexSpace] = {}
         self._copied: dict[IndexSpace, IndexSpace] = {}

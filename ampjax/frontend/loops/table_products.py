@@ -1,54 +1,88 @@
-"""Products of rows read from a small table: the table's own product is computed, and rows of that are read.
+"""Products of rows read from a small table: the table itself is multiplied, and rows of its product are read.
 
 A row that a batch reads a hundred times, as the embedding of a frequent word, is multiplied once, and so is its cotangent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax.lax import GatherScatterMode
 
 from ampjax.frontend.loops.traced_rows import TracedRows, is_read_early
-from ampjax.jaxprs.primitives import bind
+from ampjax.jaxprs.primitives import bind, is_inexact
+from ampjax.jaxprs.wide_sums import WIDE, is_low
+
+LEAVES_OUT_AXES = ("squeeze", "reshape")
+"""Operations between the read of a slice of one row and its use as a row."""
 
 
-@dataclass(frozen=True)
-class _TableProduct:
-    """A product of rows of a table.
+def reads_rows(read: Any) -> bool:
+    """Tells whether an equation reads whole rows of a table `[rows, n]`.
+
+    The second operand has the numbers of the rows, each alone or with the number of a column behind.
 
     Args:
-      read: The equation that reads the rows, of a table `[table rows, n]`.
-      product: The equation that multiplies them, as `[rows, n]`, by a matrix `[n, m]`.
+      read: An equation of JAX.
     """
+    name = read.primitive.name
+    if name not in ("gather", "dynamic_slice"):
+        return False
+    table, numbers, *_ = (operand.aval for operand in read.invars)
+    if table.ndim != 2 or not is_inexact(table.dtype):
+        return False
+    params = read.params
+    n_columns = table.shape[1]
+    if name == "dynamic_slice":
+        return params["slice_sizes"] == (1, n_columns)
+    how = params["dimension_numbers"]
+    # with a number outside, a whole row is filled: with what a product turns into the same
+    is_filled = params["mode"] == GatherScatterMode.FILL_OR_DROP
+    fills_alike = not is_filled or params["fill_value"] in (None, 0)
+    by_row = how.start_index_map == (0,) or (how.start_index_map == (0, 1) and not is_filled)
+    # the axes of the result: first that of the numbers, if there is one, then those of a row
+    shape = read.outvars[0].aval.shape
+    n_front = numbers.ndim - 1
+    return (
+        by_row
+        and fills_alike
+        and not how.operand_batching_dims
+        and params["slice_sizes"] == (1, n_columns)
+        and how.offset_dims == tuple(range(n_front, len(shape)))
+        and shape[n_front:] in ((n_columns,), (1, n_columns))
+    )
 
-    read: Any
-    product: Any
 
-    def compute(
-        self,
-        table: Any,
-        numbers: Any,
-        matrix: Any,
-    ) -> Any:
-        """The product, `[rows, m]`.
+def read_of_product(
+    read: Any,
+    table: Any,
+    numbers: Any,
+    multiply: Callable[[Any], Any],
+) -> Any:
+    """The products of rows of a table, `[n, ...]`.
 
-        Args:
-          table: The table.
-          numbers: The operand of the read that tells which rows are read.
-          matrix: The matrix.
-        """
-        # A row that is not read may hold numbers that are not finite.
-        is_read = jnp.zeros(len(table), bool).at[numbers[:, 0]].set(True)
-        rows = jnp.where(is_read[:, None], table, 0)
-        (multiplied,) = bind(self.product, [rows, matrix])
-        n_columns = multiplied.shape[1]
-        params = {**self.read.params, "slice_sizes": (1, n_columns)}
-        (found,) = bind(self.read.replace(params=params), [multiplied, numbers])
-        return found.reshape(-1, n_columns)
+    Args:
+      read: The equation that reads the rows.
+      table: The table.
+      numbers: `[n]`, `[n, 1]` or `[n, 2]`, as the equation takes them, of one row or of all.
+      multiply: From rows to their products.
+    """
+    at = numbers.reshape(len(numbers), -1)[:, 0]
+    # a row that is not read may hold numbers that are not finite
+    is_read = jnp.zeros(len(table), bool).at[at].set(True, mode="drop")
+    products = multiply(jnp.where(is_read[:, None], table, 0))
+    dtype = products.dtype
+    if is_low(dtype):
+        # cotangents of a row that is read often are then summed in float32
+        products = products.astype(WIDE)
+    found = products.at[at].get(
+        mode=read.params.get("mode", GatherScatterMode.CLIP),
+        fill_value=read.params.get("fill_value"),
+        wrap_negative_indices=False,
+    )
+    return found.astype(dtype)
 
 
 def products_of_tables(
@@ -69,23 +103,25 @@ def products_of_tables(
     of_rows = every.depending(rows)
     found = {}
     for variable in wanted:
-        each = _table_product(made_by[variable], made_by, every.n_rows)
-        if each is None:
+        product = made_by[variable]
+        read = _multiplied_read(product, made_by)
+        if read is None or is_read_early(every.n_rows, read.invars[0].aval.shape[0]):
             continue
-        table, numbers = each.read.invars
-        matrix = each.product.invars[1]
-        if of_rows.isdisjoint([table, matrix]):
-            values = every.compute(known, [table, numbers, matrix])
-            found[variable] = each.compute(*values)
+        table, numbers = read.invars
+        matrix = product.invars[1]
+        if numbers in of_rows and of_rows.isdisjoint([table, matrix]):
+            own_table, at, other = every.compute(known, [table, numbers, matrix])
+            found[variable] = read_of_product(
+                read,
+                own_table,
+                at,
+                lambda each, product=product, other=other: bind(product, [each, other])[0],
+            )
     return found
 
 
-def _table_product(
-    product: Any,
-    made_by: Mapping[Any, Any],
-    n_rows: int,
-) -> _TableProduct | None:
-    """Finds the read whose rows an equation multiplies by a matrix, if the table has far fewer rows than are read; else None."""
+def _multiplied_read(product: Any, made_by: Mapping[Any, Any]) -> Any:
+    """The equation that reads the rows which an equation multiplies by a matrix, or None."""
     if product.primitive.name != "dot_general":
         return None
     factor, matrix = product.invars
@@ -93,26 +129,7 @@ def _table_product(
         return None
     read = made_by.get(factor)
     # a row is read as a slice of one row, whose axis is then left out
-    while read is not None and read.primitive.name in ("squeeze", "reshape"):
+    while read is not None and read.primitive.name in LEAVES_OUT_AXES:
         read = made_by.get(read.invars[0])
-    if read is None or read.primitive.name != "gather" or not _reads_rows(read, n_rows):
-        return None
-    is_small = not is_read_early(n_rows, read.invars[0].aval.shape[0])
-    return _TableProduct(read, product) if is_small else None
+    return read if read is not None and reads_rows(read) else None
 
-
-def _reads_rows(read: Any, n_rows: int) -> bool:
-    """Tells whether a read gives one whole row of a table `[rows, n]` for each of some numbers, in their order."""
-    table, numbers = (operand.aval for operand in read.invars)
-    if table.ndim != 2 or numbers.ndim != 2 or numbers.shape[0] != n_rows:
-        return False
-    n_columns = table.shape[1]
-    result = read.outvars[0].aval.shape
-    how = read.params["dimension_numbers"]
-    return (
-        read.params["slice_sizes"] == (1, n_columns)
-        and how.start_index_map[0] == 0
-        and how.operand_batching_dims == ()
-        and how.offset_dims == tuple(range(1, len(result)))
-        and result in ((n_rows, n_columns), (n_rows, 1, n_columns))
-    )
