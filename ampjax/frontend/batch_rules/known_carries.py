@@ -1,4 +1,4 @@
-"""Parts of a loop's carry that follow from the elements alone, as the last token does where a decoder is fed with right tokens.
+"""Parts of a loop's carry known from the elements alone, as the last token is where a decoder is fed with right tokens.
 
 Such a part is no carry: each element reads it of the element before, or takes the loop's initial value. So the host may know it, and products of it
 are computed before the loop.
@@ -6,7 +6,7 @@ are computed before the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from ampjax.frontend.draft.values import Static
 
 @dataclass(frozen=True, eq=False)
 class KnownCarry:
-    """A part of a carry that follows from the elements.
+    """A part of a carry known from the elements.
 
     Args:
       space: The elements' space.
@@ -63,7 +63,7 @@ class KnownCarry:
         return np.where(numbers + 1 < lengths, own + 1, -1)
 
     def _last(self, data: Any) -> np.ndarray:
-        """`[rows around]`: the row of the element that comes last; -1 where there is none."""
+        """`[rows around]`: the row of the last element; -1 where there is none."""
         lengths = self.space.lengths(data)
         starts = self.space.starts(data)
         return np.where(lengths > 0, starts if self.reverse else starts + lengths - 1, -1)
@@ -94,7 +94,7 @@ class KnownCarry:
         init: Value,
         row: Callable[[Any], np.ndarray],
     ) -> Column:
-        """The same of values that the host knows."""
+        """The same of values known to the host."""
         host = body.low.host
         first = host.column(init, body.region, self.kind)
         after = host.column(self.after, Region(self.space), self.kind)
@@ -107,4 +107,3 @@ class KnownCarry:
             return found
 
         return Column(body.space, compute)
-

@@ -34,7 +34,7 @@ class SplitFunction:
 
 
 def with_early_products(step: Traced, late: Collection[Any]) -> Traced:
-    """The function of a loop, with products of what waits for no other row apart from products of what waits.
+    """The function of a loop, with products of early values apart from products of late ones.
 
     Args:
       step: The function.
@@ -45,7 +45,7 @@ def with_early_products(step: Traced, late: Collection[Any]) -> Traced:
 
 @dataclass(frozen=True)
 class KnownPart:
-    """The parts of a carry that follow from the elements alone, split off a loop's function.
+    """A loop's function without the parts of its carry known from the elements alone.
 
     Args:
       places: Which parts of the carry.
@@ -59,7 +59,7 @@ class KnownPart:
 
 
 def known_part(step: Traced, n_carry: int) -> KnownPart | None:
-    """Splits off the parts of a carry that do not wait for the element before; None where there are none.
+    """Splits off the parts of a carry known without the element before; None where there are none.
 
     Args:
       step: From what is closed over, the carry and the elements to the next carry and what the loop gives.

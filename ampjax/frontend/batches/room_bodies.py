@@ -418,22 +418,24 @@ class Body:
         operands: Sequence[Rows | Constant],
         result: Rows | None,
     ) -> None:
-        """Notes an array that has rows of a table, such as an embedding's: the table's product may be cheaper than products of its rows."""
+        """Notes an array of rows read from a table: a product of the table may be cheaper than products of its rows."""
         if result is None or self.room.frame.is_in_steps:
             return
-        given = operands[0] if operands else None
         reads = self.low.table_reads
-        if reads_rows(equation.source) and _is_for_all_rows(given) and _is_of_rows(operands[1]):
-            reads[result] = _TableRead(equation.source, self._derived(given), operands[1])
-        elif equation.source.primitive.name in LEAVES_OUT_AXES and given in reads:
-            reads[result] = reads[given]
+        if reads_rows(equation.source):
+            table, numbers, *_ = operands
+            if isinstance(table, Constant) or table.room is not None or not _is_of_rows(numbers):
+                return
+            reads[result] = _TableRead(equation.source, self._derived(table), numbers)
+        elif equation.source.primitive.name in LEAVES_OUT_AXES and operands[0] in reads:
+            reads[result] = reads[operands[0]]
 
     def _product_of_table(
         self,
         equation: Equation,
         operands: Sequence[Rows | Constant],
     ) -> _TableProduct | None:
-        """The product of rows of a table by what is the same for all rows, or None."""
+        """The product of rows of a table by one matrix for all rows, or None."""
         if equation.source.primitive.name != "dot_general":
             return None
         for side in (0, 1):
@@ -508,7 +510,7 @@ class _TableRead:
 
 @dataclass(frozen=True)
 class _TableProduct:
-    """A product of rows that are read from a table.
+    """A product of rows read from a table.
 
     Args:
       equation: The product, of one row.

@@ -1,4 +1,4 @@
-"""Products of joined rows, each factor apart: so that a loop computes only the products of what waits for it.
+"""Products of joined rows, each factor apart: a loop then computes only products of late factors.
 
 A recurrent layer is often written as `concatenate([x, h]) @ w`. Its sum is that of `x @ w[:n]`, which waits for nothing and is computed for all rows
 before the loop, and of `h @ w[n:]`.

@@ -1,4 +1,4 @@
-"""Products of rows read from a small table: the table itself is multiplied, and rows of its product are read.
+"""Products of rows read from a small table: the table is multiplied, and rows of the product are read.
 
 A row that a batch reads a hundred times, as the embedding of a frequent word, is multiplied once, and so is its cotangent.
 """
@@ -69,7 +69,10 @@ def read_of_product(
       numbers: `[n]`, `[n, 1]` or `[n, 2]`, as the equation takes them, of one row or of all.
       multiply: From rows to their products.
     """
+    mode = read.params.get("mode", GatherScatterMode.CLIP)
     at = numbers.reshape(len(numbers), -1)[:, 0]
+    if mode == GatherScatterMode.CLIP:
+        at = jnp.clip(at, 0, len(table) - 1)
     # a row that is not read may hold numbers that are not finite
     is_read = jnp.zeros(len(table), bool).at[at].set(True, mode="drop")
     products = multiply(jnp.where(is_read[:, None], table, 0))
@@ -78,7 +81,7 @@ def read_of_product(
         # cotangents of a row that is read often are then summed in float32
         products = products.astype(WIDE)
     found = products.at[at].get(
-        mode=read.params.get("mode", GatherScatterMode.CLIP),
+        mode=mode,
         fill_value=read.params.get("fill_value"),
         wrap_negative_indices=False,
     )
@@ -91,7 +94,7 @@ def products_of_tables(
     rows: Sequence[Any],
     wanted: Sequence[Any],
 ) -> dict[Any, Any]:
-    """Computes those of some variables that are products of rows of small tables.
+    """Computes variables which are products of rows of small tables.
 
     Args:
       every: A function of rows.
@@ -121,7 +124,7 @@ def products_of_tables(
 
 
 def _multiplied_read(product: Any, made_by: Mapping[Any, Any]) -> Any:
-    """The equation that reads the rows which an equation multiplies by a matrix, or None."""
+    """The read of rows which an equation multiplies by a matrix, or None."""
     if product.primitive.name != "dot_general":
         return None
     factor, matrix = product.invars
@@ -132,4 +135,3 @@ def _multiplied_read(product: Any, made_by: Mapping[Any, Any]) -> Any:
     while read is not None and read.primitive.name in LEAVES_OUT_AXES:
         read = made_by.get(read.invars[0])
     return read if read is not None and reads_rows(read) else None
-

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import examples as tried
 from support.loop_bodies import bodies_of_loops
 
 import ampjax as amp
@@ -94,7 +95,7 @@ def close(found, want):
 
 
 @pytest.mark.parametrize("form", ["steps", "scan"])
-@settings(max_examples=5)
+@settings(max_examples=tried(16))
 @given(
     sizes=st.lists(
         st.integers(1, 30),
