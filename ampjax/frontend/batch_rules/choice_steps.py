@@ -20,7 +20,6 @@ from ampjax.frontend.batches.programs_of_rows import (
     Rows,
     Run,
     View,
-    along,
     as_typed,
     taken,
 )
@@ -32,6 +31,7 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.loops.masked_rows import rows_where
 
 
 @STEP_RULES.of(SWITCH)
@@ -324,7 +324,7 @@ def chosen(
 
     def compute(run: Run) -> list[Any]:
         values = as_typed(run.get(new), old.aval)
-        return [jnp.where(along(run.get(mask), values), values, run.get(old))]
+        return [rows_where(run.get(mask), values, run.get(old))]
 
     block.add([out], compute)
     return out
@@ -377,7 +377,7 @@ def chosen_by_value(
         choice = run.get(which)
         found = cases[0]
         for number, case in enumerate(cases[1:], 1):
-            found = jnp.where(along(choice == number, case), case, found)
+            found = rows_where(choice == number, case, found)
         return [found]
 
     body.block.add([out], compute)

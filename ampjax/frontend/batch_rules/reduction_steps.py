@@ -13,13 +13,14 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.sequence_steps import sequences
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, as_typed, filled_up
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, as_typed, filled_up
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import STEP_RULES, Value
 from ampjax.frontend.blocks.block_reductions import block_reduction
 from ampjax.frontend.combinators.sequences import LOGSUMEXP, MAX, SUM, least
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.values import Elements, Static, Wanted
+from ampjax.frontend.loops.masked_rows import along
 from ampjax.frontend.rules import reduction_rules
 from ampjax.jaxprs.wide_sums import wide_segment_sum
 

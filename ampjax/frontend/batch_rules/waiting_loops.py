@@ -24,7 +24,6 @@ from ampjax.frontend.batches.programs_of_rows import (
     Run,
     Slot,
     View,
-    along,
     as_typed,
     taken,
     zeros,
@@ -37,6 +36,7 @@ from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Elements
 from ampjax.frontend.loops.level_passes import count_levels, list_steps
 from ampjax.frontend.loops.loop_forms import form_of_loops
+from ampjax.frontend.loops.masked_rows import rows_where
 from ampjax.frontend.loops.table_passes import wide
 from ampjax.jaxprs.primitives import is_inexact
 from ampjax.lanes.rewriting.linear_pairs import linear_pair
@@ -315,7 +315,7 @@ def where(
     def compute(run: Run) -> list[Any]:
         one, other = (as_typed(run.get(rows), kind) for rows in values)
         which = run.get(mask)
-        return [jnp.where(along(which, one), one, other)]
+        return [rows_where(which, one, other)]
 
     body.block.add([out], compute)
     return View(out, body.space)

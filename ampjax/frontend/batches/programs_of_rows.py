@@ -21,7 +21,7 @@ from ampjax.frontend.batches.row_tables import Frame, Place, RowTables
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.payload_types import from_raw, is_key, raw_type
 from ampjax.frontend.draft.row_origins import Origin, RowOrigin, origins_of
-from ampjax.jaxprs.primitives import is_inexact
+from ampjax.frontend.loops.masked_rows import derived_where, with_copies
 from ampjax.jaxprs.wide_sums import WIDE, is_low
 
 
@@ -387,8 +387,8 @@ def sheltered(values: Any, mask: Any) -> Any:
     """
     if not len(values):
         return values
-    copy = jax.lax.stop_gradient(values[jnp.argmax(mask)])  # no result depends on it
-    return jnp.where(along(mask, values), values, copy)
+    # no result depends on the copy
+    return with_copies(values, mask, jax.lax.stop_gradient(values[jnp.argmax(mask)]))
 
 
 def derived_if(there: Any, values: Any) -> Any:
@@ -400,9 +400,7 @@ def derived_if(there: Any, values: Any) -> Any:
       there: `[]` or `[rows]`: whether a row is there.
       values: `[...]`.
     """
-    if not is_inexact(values.dtype):
-        return values
-    return jax.lax.select(jnp.any(there), values, jax.lax.stop_gradient(values))
+    return derived_where(jnp.any(there), values)
 
 
 def filled_up(run: Run, room: Room, values: Any) -> Any:
@@ -418,10 +416,7 @@ def filled_up(run: Run, room: Room, values: Any) -> Any:
     if not len(values):
         return values
     there = jnp.asarray(run.slots[room.there])
-    copy = taken(values, jnp.argmax(there))
-    copies = jnp.broadcast_to(copy, values.shape)
-    is_there = jnp.broadcast_to(along(there, values), values.shape)
-    return jax.lax.select(is_there, values, copies)
+    return with_copies(values, there, taken(values, jnp.argmax(there)))
 
 
 def filled_rows(run: Run, rows: Sequence[Rows], values: Sequence[Any]) -> list[Any]:
@@ -431,16 +426,6 @@ def filled_rows(run: Run, rows: Sequence[Rows], values: Sequence[Any]) -> list[A
         assert each.room is not None
         result.append(filled_up(run, each.room, value))
     return result
-
-
-def along(mask: Any, values: Any) -> Any:
-    """A number for each row, of a shape that fits rows.
-
-    Args:
-      mask: `[rows]`.
-      values: `[rows, ...]`.
-    """
-    return mask.reshape(mask.shape + (1,) * (values.ndim - mask.ndim))
 
 
 def taken(values: Any, at: Any) -> Any:

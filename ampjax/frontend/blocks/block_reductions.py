@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, as_typed, zeros
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, as_typed, zeros
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.blocks.block_bodies import BlockBody
 from ampjax.frontend.blocks.block_maps import block_in, is_in_block
@@ -19,6 +19,7 @@ from ampjax.frontend.blocks.pair_products import SumOfProducts
 from ampjax.frontend.combinators.sequences import LOGSUMEXP, MAX, SUM, least
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.loops.masked_rows import along
 
 
 def block_reduction(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, View, along
+from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, View
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
 from ampjax.frontend.batches.row_tables import Frame, RowTables, fine
@@ -21,6 +21,7 @@ from ampjax.frontend.blocks.grid_layouts import GridRows, PairSpaces
 from ampjax.frontend.blocks.grids import Grid, GridFrame, slot_of_any
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Constant
+from ampjax.frontend.loops.masked_rows import along
 
 
 class LevelSpaces(PairSpaces):

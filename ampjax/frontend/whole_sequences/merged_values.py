@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, taken
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, taken
 from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
@@ -17,6 +17,7 @@ from ampjax.frontend.draft.long_axes import element_type, is_known_length, long_
 from ampjax.frontend.draft.payload_types import raw_type
 from ampjax.frontend.draft.row_origins import Origin, RowOrigin
 from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.loops.masked_rows import along
 
 
 def merged(

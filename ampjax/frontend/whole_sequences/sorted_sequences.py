@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, along, filled_rows, taken
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, filled_rows, taken
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.loops.masked_rows import along
 from ampjax.frontend.rules.sequence_rules import elements_space
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ampjax.frontend.batch_rules.reduction_steps import segment_max, segment_sum, segments
 from ampjax.frontend.batch_rules.sequence_steps import of_elements
-from ampjax.frontend.batches.programs_of_rows import View, along, taken
+from ampjax.frontend.batches.programs_of_rows import View, taken
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.blocks.block_reductions import block_reduction
@@ -20,6 +20,7 @@ from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.long_axes import element_type, is_sequence, long_axis, without_axis
 from ampjax.frontend.draft.values import Elements
+from ampjax.frontend.loops.masked_rows import along
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.jaxprs.primitives import bind
 
