@@ -28,7 +28,7 @@ def along(mask: Any, values: Any) -> Any:
 
 
 def rows_where(mask: Any, one: Any, other: Any) -> Any:
-    """The rows of one array where a mask holds, else those of another one.
+    """Rows of one array where a mask holds, else of another one.
 
     Args:
       mask: `[rows]`.
@@ -41,7 +41,7 @@ def rows_where(mask: Any, one: Any, other: Any) -> Any:
 
 
 def with_copies(values: Any, mask: Any, copy: Any) -> Any:
-    """Rows, with a copy of one of them in place of each row where a mask does not hold.
+    """Rows, with a copy of one row in place of each row left out by a mask.
 
     Args:
       values: `[rows, ...]`.

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.jaxpr_walks import loops_in
 
 import ampjax as amp
 
@@ -204,6 +205,20 @@ def test_what_is_sent_is_computed_for_the_fewer_of_nodes_and_edges():
         }
         assert max(widths) < 2 * n_nodes
         assert min(widths) < 2 * min(n_nodes, n_edges)
+
+
+def test_a_round_keeps_no_weights_and_a_truth_value_a_row():
+    batched = amp.vmap(plain_loss, SPEC, params=PARAMS)
+    batch = batched.pack(EXAMPLES)
+    program = jax.make_jaxpr(jax.grad(lambda p: batched(p, batch).sum()))(PARAMS)
+    kept = []
+    for loop in loops_in(program.jaxpr):
+        kept += [variable.aval for variable in loop.outvars if len(variable.aval.shape) > 1]
+    n_rounds = 5
+    assert any(kind.shape[0] == n_rounds for kind in kept)
+    for kind in kept:
+        assert kind.shape != (n_rounds, *PARAMS["own"].shape)
+        assert kind.dtype != bool or len(kind.shape) == 2
 
 
 def test_rounds_without_messages_give_no_derivative():
