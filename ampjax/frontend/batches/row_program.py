@@ -28,6 +28,7 @@ from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.instance_spec import LeafSpec
+from ampjax.frontend.jax_functions.replaced_functions import taking_whole_sequences
 from ampjax.frontend.missing_labels import missing_leaves
 from ampjax.jaxprs.primitives import inputs_read
 
@@ -110,7 +111,11 @@ class RowProgram:
         body = Body(low, self._block, room)
         with tracing() as dimensions:
             example = structure.unflatten([leaf.aval(dimensions) for leaf in leaves])
-            with in_users_words(_names(structure)), noting_asked_lengths() as asked:
+            with (
+                in_users_words(_names(structure)),
+                noting_asked_lengths() as asked,
+                taking_whole_sequences(),
+            ):
                 traced, constants, results = trace(
                     function,
                     types,

@@ -1,0 +1,1 @@
+"""Functions of JAX that ask for lengths, as functions that don't."""

@@ -1,0 +1,103 @@
+"""Functions of JAX that are another function while a batch's model is traced: where JAX asks how many elements a sequence has, which each example answers itself."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import export
+
+from ampjax.frontend.jax_functions import loop_forms, sequence_forms
+
+_FORMS: Mapping[ModuleType, Mapping[str, Callable[..., Any]]] = {
+    jax.lax: {
+        "associative_scan": loop_forms.associative_scan,
+        "scan": loop_forms.scan,
+        "fori_loop": loop_forms.fori_loop,
+    },
+    jnp: {
+        "convolve": sequence_forms.convolve,
+        "correlate": sequence_forms.correlate,
+        "pad": sequence_forms.pad,
+        "linspace": sequence_forms.linspace,
+        "diagonal": sequence_forms.diagonal,
+        "diag": sequence_forms.diag,
+        "insert": sequence_forms.insert,
+        "delete": sequence_forms.delete,
+    },
+}
+"""By module and name, what stands for a function of JAX; it gives `NotImplemented` for what only JAX's own can do."""
+
+_IS_TRACED: ContextVar[bool] = ContextVar("whole_sequences_are_traced", default=False)
+_LOCK = threading.Lock()
+_ORIGINALS: dict[tuple[ModuleType, str], Any] = {}
+_N_TRACES = [0]
+
+
+@contextmanager
+def taking_whole_sequences() -> Iterator[None]:
+    """Lets functions of JAX take whole sequences inside, where they are called by their module: `jnp.pad`, `jax.lax.scan`."""
+    token = _IS_TRACED.set(True)
+    _count(1)
+    try:
+        yield
+    finally:
+        _count(-1)
+        _IS_TRACED.reset(token)
+
+
+def _count(change: int) -> None:
+    """Counts models that are being traced; JAX's functions are replaced while there is one."""
+    with _LOCK:
+        before = _N_TRACES[0]
+        _N_TRACES[0] = before + change
+        if not before:
+            _replace()
+        elif not _N_TRACES[0]:
+            _restore()
+
+
+def _replace() -> None:
+    for module, forms in _FORMS.items():
+        for name, form in forms.items():
+            original = getattr(module, name)
+            _ORIGINALS[module, name] = original
+            setattr(module, name, _taking(original, form))
+
+
+def _restore() -> None:
+    for (module, name), original in _ORIGINALS.items():
+        setattr(module, name, original)
+    _ORIGINALS.clear()
+
+
+def _taking(
+    original: Callable[..., Any],
+    form: Callable[..., Any],
+) -> Callable[..., Any]:
+    """A function of JAX that calls another one for whole sequences."""
+
+    @functools.wraps(original)
+    def taken(*args: Any, **kwargs: Any) -> Any:
+        if not _IS_TRACED.get() or not _has_length([*args, *kwargs.values()]):
+            return original(*args, **kwargs)
+        found = form(*args, **kwargs)
+        return original(*args, **kwargs) if found is NotImplemented else found
+
+    return taken
+
+
+def _has_length(arguments: Any) -> bool:
+    """Whether a length that is each example's own is among some arguments, or in an array's shape."""
+    for leaf in jax.tree.leaves(arguments):
+        for size in (leaf, *getattr(leaf, "shape", ())):
+            if export.is_symbolic_dim(size):
+                return True
+    return False
