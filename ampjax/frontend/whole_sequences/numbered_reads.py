@@ -19,9 +19,9 @@ from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type, long_axis, n_long_axes
-from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.whole_sequences.element_operations import replace_numbers
-from ampjax.frontend.whole_sequences.sorted_sequences import in_computed_order
+from ampjax.frontend.whole_sequences.sorted_sequences import in_computed_order, or_filled
 from ampjax.jaxprs.primitives import bind
 
 Numbers = Callable[[Any], np.ndarray]
@@ -143,10 +143,20 @@ def _elements(
             home.region,
             indices,
         )
+        numbers = lambda data: column.of(data)[..., place].astype(np.int64)
+        if equation.source.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP:
+            return _or_filled(
+                home,
+                equation,
+                xs,
+                numbers,
+                indices.shape[:-1],
+                kind,
+            )
         return by_known_numbers(
             home,
             xs,
-            lambda data: column.of(data)[..., place].astype(np.int64),
+            numbers,
             indices.shape[:-1],
             kind,
             equation.line,
@@ -162,6 +172,126 @@ def _elements(
         home.rows(own, indices),
         place,
     )
+
+
+def within(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value]:
+    """Reads or updates with JAX's mode `clip`: at the nearest numbers that an element or a part of one has.
+
+    Args:
+      body: Where.
+      equation: JAX's `gather`, or an update.
+      values: Its operands.
+    """
+    source = equation.source
+    params = source.params
+    numbers = params["dimension_numbers"]
+    given, at, *changes = map(
+        type_of_atom,
+        equation.inputs,
+    )
+    if changes:
+        axes = numbers.scatter_dims_to_operand_dims
+        sizes = _window_sizes(numbers, given, changes[0])
+    else:
+        axes = numbers.start_index_map
+        sizes = params["slice_sizes"]
+    changed = source.replace(
+        params={
+            **params,
+            "mode": jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+        }
+    )
+
+    def of_whole(x: Any, own: Any, *others: Any) -> list[Any]:
+        most = []
+        for axis in axes:
+            left = jnp.asarray(x.shape[axis], own.dtype) - sizes[axis]
+            most.append(jnp.maximum(left, 0))
+        nearest = jnp.clip(own, 0, jnp.stack(most))
+        return bind(changed, [x, nearest, *others])
+
+    traced, constants, _ = trace(
+        of_whole,
+        given,
+        at,
+        *changes,
+    )
+    return body.run(
+        traced,
+        [*map(Constant, constants), *values],
+    )
+
+
+def _window_sizes(
+    numbers: Any,
+    given: Any,
+    change: Any,
+) -> list[Any]:
+    """For each axis of what is updated how much of it an update covers."""
+    gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    covered = iter(numbers.update_window_dims)
+    sizes = []
+    for axis in range(len(given.shape)):
+        sizes.append(1 if axis in gone else change.shape[next(covered)])
+    return sizes
+
+
+def _or_filled(
+    home: Body,
+    equation: Equation,
+    xs: Elements,
+    numbers: Numbers,
+    shape: Sequence[int],
+    kind: Any,
+) -> Value | None:
+    """Elements by known numbers, and JAX's filling where a number is none of an element's; None for sequences.
+
+    Args:
+      home: The rows that read.
+      equation: JAX's `gather`.
+      xs: The sequence.
+      numbers: The numbers.
+      shape: Of the array of elements.
+      kind: The type of the result.
+    """
+    if isinstance(xs.element, Elements):
+        return None
+    space = home.space
+
+    def is_there(data: Any) -> np.ndarray:
+        own = numbers(data)
+        sizes = _sizes(xs, space, data)
+        every = sizes.reshape(-1, *[1] * len(shape))
+        return (own >= 0) & (own < every)
+
+    found = by_known_numbers(
+        home,
+        xs,
+        lambda data: np.where(
+            is_there(data),
+            numbers(data),
+            -1,
+        ),
+        shape,
+        kind,
+        equation.line,
+        may_lack=True,
+    )
+    there = jax.ShapeDtypeStruct(shape, np.bool_)
+    traced = trace(
+        lambda x, own: or_filled(x, own, equation),
+        kind,
+        there,
+    )[0]
+    (filled,) = home.run(
+        traced,
+        [found, Static(Column(space, is_there))],
+    )
+    return filled
 
 
 def of_part(
@@ -209,6 +339,7 @@ def by_known_numbers(
     shape: Sequence[int],
     kind: Any,
     line: str,
+    may_lack: bool = False,
 ) -> Value | None:
     """For each row an element, or an array of elements; None for an array of sequences.
 
@@ -219,18 +350,9 @@ def by_known_numbers(
       shape: Of the array; empty for an element.
       kind: The type of the result.
       line: The user's line.
+      may_lack: Whether a number may be below 0, for any element; else each is checked.
     """
     space = home.space
-    around = xs.space.parent
-
-    def of_around(data: Any, values: np.ndarray) -> np.ndarray:
-        return values if around is space else values[space.parents(data)]
-
-    def sizes(data: Any) -> np.ndarray:
-        return of_around(
-            data,
-            xs.space.lengths(data),
-        )
 
     def one(i: int) -> Numbers:
         return lambda data: numbers(data).reshape(
@@ -242,25 +364,27 @@ def by_known_numbers(
     found = []
     for i in range(n):
         number = one(i)
-        home.low.host.draft.checks.append(
-            lambda data, number=number: check_numbers(
-                data,
-                space,
-                number(data),
-                np.ones(
-                    space.n_rows(data),
-                    int,
-                ),
-                sizes(data),
-                line,
+        if not may_lack:
+            home.low.host.draft.checks.append(
+                lambda data, number=number: check_numbers(
+                    data,
+                    space,
+                    number(data),
+                    np.ones(
+                        space.n_rows(data),
+                        int,
+                    ),
+                    _sizes(xs, space, data),
+                    line,
+                )
             )
-        )
 
         def origin(data: Any, number: Numbers = number) -> np.ndarray:
-            return of_around(
-                data,
-                xs.space.starts(data),
-            ) + number(data)
+            own = number(data)
+            first = xs.space.starts(data)
+            if xs.space.parent is not space:
+                first = first[space.parents(data)]
+            return np.where(own < 0, -1, first + own)
 
         way = ("one", numbers, i)
         found.append(
@@ -275,6 +399,16 @@ def by_known_numbers(
     if not shape:
         return found[0]
     return stacked(home, found, shape, kind)
+
+
+def _sizes(
+    xs: Elements,
+    space: IndexSpace,
+    data: Any,
+) -> np.ndarray:
+    """How many elements a sequence has, for each row that has it, or for each row inside of one."""
+    found = xs.space.lengths(data)
+    return found if xs.space.parent is space else found[space.parents(data)]
 
 
 def stacked(

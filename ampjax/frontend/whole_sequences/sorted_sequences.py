@@ -278,7 +278,7 @@ def in_computed_order(
         )
         if mode == jax.lax.GatherScatterMode.FILL_OR_DROP:
             is_there = (own >= 0) & (own < size)
-            found = _or_filled(found, is_there, equation)
+            found = or_filled(found, is_there, equation)
         return filled_rows(
             run,
             [out],
@@ -292,12 +292,18 @@ def in_computed_order(
     return View(out, space)
 
 
-def _or_filled(
+def or_filled(
     values: Any,
     is_there: Any,
     equation: Equation,
 ) -> Any:
-    """Values where an element is there; elsewhere the number that JAX gives for an element that a sequence lacks."""
+    """Values where an element is there; elsewhere the number that JAX gives for an element that a sequence lacks.
+
+    Args:
+      values: `[..., ...]`: the values.
+      is_there: `[...]`: whether an element is there.
+      equation: JAX's `gather`.
+    """
     blank = equation.source.params["fill_value"]
     if blank is None:
         dtype = values.dtype
