@@ -29,32 +29,27 @@ def associative_scan(
         return after, after
 
     xs = _each(lambda x: jnp.moveaxis(x, axis, 0), elems)
+    numbers = jnp.arange(leaves[0].shape[axis])
     if reverse:
-        first = _each(lambda x: x[-1:], xs)
-        others = _each(lambda x: x[:-1], xs)
-    else:
-        first = _each(lambda x: x[:1], xs)
-        others = _each(lambda x: x[1:], xs)
-    # zeros where there is no element, and then no other one
-    start = _each(
-        lambda x: jnp.sum(
-            x,
-            0,
-            dtype=x.dtype,
-        ),
-        first,
-    )
+        numbers = numbers[::-1]
     _, found = jax.lax.scan(
         step,
-        start,
-        others,
+        _each(lambda x: _or_zeros(x, -1 if reverse else 0), xs),
+        _each(lambda x: x[:-1] if reverse else x[1:], xs),
         reverse=reverse,
     )
-    ordered = (found, first) if reverse else (first, found)
-    whole = jax.tree.map(
-        lambda *parts: jnp.concatenate(parts),
-        *ordered,
-    )
+
+    # the first element is its own result, each other one's is where it was without the first
+    def of_all(x: Any, own: Any) -> Any:
+        places = jnp.arange(x.shape[0]) - (not reverse)
+        wide = (x.shape[0],) + (1,) * (x.ndim - 1)
+        return jnp.where(
+            (numbers == 0).reshape(wide),
+            x,
+            _or_zeros(own, places),
+        )
+
+    whole = jax.tree.map(of_all, xs, found)
     return _each(lambda x: jnp.moveaxis(x, 0, axis), whole)
 
 
@@ -101,3 +96,14 @@ def _each(
     tree: Any,
 ) -> Any:
     return jax.tree.map(function, tree)
+
+
+def _or_zeros(
+    xs: Any,
+    places: Any,
+) -> Any:
+    """Elements by number, and zeros for those that are not there."""
+    return xs.at[places].get(
+        mode="fill",
+        fill_value=0,
+    )

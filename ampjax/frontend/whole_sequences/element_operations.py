@@ -384,6 +384,14 @@ def _transpose(equation: Any) -> ElementForm | None:
     )
 
 
+def _tile(equation: Any) -> ElementForm | None:
+    (own,), axis = _axes_of(equation)
+    reps = equation.params["reps"]
+    if own != axis or reps[axis] != 1:
+        return None
+    return _of_each({"reps": _cut(reps, axis)})
+
+
 def _iota(equation: Any) -> ElementForm | None:
     _, axis = _axes_of(equation)
     params = equation.params
@@ -709,6 +717,7 @@ _FORMS: Mapping[str, Formed] = {
     "reshape": _reshape,
     "transpose": _transpose,
     "iota": _iota,
+    "tile": _tile,
     "split": _along("axis"),
     "top_k": _along("axis"),
     "stack": _along("axis", adds_axis=True),

@@ -1,4 +1,4 @@
-"""Sequences in other shapes: several elements as one, one as several, and all pairs as a single sequence."""
+"""Sequences in other shapes: several elements as one, one as several, all pairs as a single sequence, and copies one after the other."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.frontend.batch_rules.sequence_steps import of_elements
@@ -63,6 +64,36 @@ def reshaped(
             before // after,
         )
     return None
+
+
+def tiled(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """Repeats a sequence along its elements, or an array for as many elements as a length says; None where each element is repeated."""
+    given = type_of_atom(equation.inputs[0])
+    own = long_axis(given)
+    axis = long_axis(equation.outputs[0].aval)
+    reps = equation.source.params["reps"]
+    if axis is None or reps[axis] == 1 or own not in (axis, None):
+        return None
+    n = reps[axis]
+    if own is None and given.shape[axis] != 1:
+        return None
+    beside = [*reps]
+    beside[axis] = 1
+
+    def of_whole(x: Any) -> Any:
+        each = jnp.tile(x, beside)
+        if own is not None:
+            return jnp.concatenate([each] * n, axis)
+        shape = [*each.shape]
+        shape[axis] = n
+        return jnp.broadcast_to(each, shape)
+
+    traced = trace(of_whole, given)[0]
+    return body.run(traced, values)
 
 
 def _joined(

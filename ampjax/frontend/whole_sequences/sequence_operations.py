@@ -28,7 +28,7 @@ from ampjax.frontend.whole_sequences.element_operations import (
 from ampjax.frontend.whole_sequences.jax_loops import branched, scanned
 from ampjax.frontend.whole_sequences.merged_values import turned
 from ampjax.frontend.whole_sequences.range_updates import slice_updated
-from ampjax.frontend.whole_sequences.reshaped_sequences import reshaped
+from ampjax.frontend.whole_sequences.reshaped_sequences import reshaped, tiled
 from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
 from ampjax.frontend.whole_sequences.sequence_windows import POOLED, convolved, pooled
 from ampjax.frontend.whole_sequences.sorted_sequences import largest, sort
@@ -398,6 +398,7 @@ _ANYWHERE: Sequence[SequenceRule | None] = (
     branched,
     convolved,
     pooled,
+    tiled,
 )
 """Rules for sequences whose elements' axis stands anywhere."""
 
@@ -415,6 +416,7 @@ _RULES: Mapping[str, SequenceRule] = {
     "scan": scanned,
     "cond": branched,
     "reshape": reshaped,
+    "tile": tiled,
     "top_k": largest,
     "conv_general_dilated": convolved,
     **dict.fromkeys(POOLED, pooled),
