@@ -437,7 +437,9 @@ def take(
         )
 
     def origin(data: Any) -> np.ndarray:
-        return space.starts(data) + number(data)
+        own = number(data)
+        is_there = (own >= 0) & (own < space.lengths(data))
+        return np.where(is_there, space.starts(data) + own, -1)
 
     way = ("take", at)
     results = []

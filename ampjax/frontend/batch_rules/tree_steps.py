@@ -18,7 +18,7 @@ from ampjax.frontend.batches.row_lowering import STEP_RULES, Value
 from ampjax.frontend.batches.step_frames import Before
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.combinators.tree_combinators import FOLD, SCAN_TREE
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.draft.waiting_levels import waiting_levels
 from ampjax.frontend.rules.tree_rules import TreeFields
@@ -52,7 +52,10 @@ def fold(
     given = [*operands[n_leaf:n_closed], *rows]
     kids_of = _reader_of_children(tree, children, arity, types)
 
+    is_branch = Guard("is_leaf", 0, tree.is_leaf)
+
     def step(there: Body, states: list[Value]) -> list[Value]:
+        body.low.guards[there.room.frame] = is_branch
         return there.run(branch, [*given, *kids_of(there, states)])
 
     def levels(data: Any) -> np.ndarray:

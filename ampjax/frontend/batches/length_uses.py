@@ -9,7 +9,7 @@ import numpy as np
 
 from ampjax.errors import DataError
 from ampjax.frontend.deduction.equations import Atom, Equation, Name
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.values import Elements, Static
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ class LengthUses:
 
     Args:
       low: The lowering.
-      space: Where the function is computed.
+      region: Where the function is computed.
     """
 
-    def __init__(self, low: RowLowering, space: IndexSpace):
+    def __init__(self, low: RowLowering, region: Region):
         self._low = low
-        self._space = space
+        self._region = region
         self._lengths: dict[Atom, Equation] = {}
         self._columns: dict[Atom, Column] = {}
 
@@ -94,11 +94,12 @@ class LengthUses:
 
     def _require(self, atom: Atom, inner: IndexSpace | None) -> None:
         """Adds a check of a length, for all rows or wherever the sequence that uses the length has elements."""
-        column = self._columns[atom].inside(self._space)
+        column = self._columns[atom].inside(self._region.space)
         equation = self._lengths[atom]
         self._low.host.draft.checks.append(
             lambda data: _check(
                 data,
+                self._region,
                 column,
                 inner,
                 equation,
@@ -108,6 +109,7 @@ class LengthUses:
 
 def _check(
     data: Any,
+    region: Region,
     column: Column,
     inner: IndexSpace | None,
     equation: Equation,
@@ -117,7 +119,7 @@ def _check(
     is_wrong = sizes < 0
     if inner is not None:
         is_wrong = is_wrong & (inner.lengths(data) > 0)
-    for row in np.flatnonzero(is_wrong)[:1].tolist():
+    for row in region.rows_where(data, is_wrong)[:1].tolist():
         raise DataError(
             f"{equation.line}, instance {column.space.instances(data)[row]}",
             f"a length `{equation.source.params['dim']}` from 0",

@@ -74,11 +74,14 @@ class Body:
     @property
     def region(self) -> Region:
         """The room as a region, for computations on the host."""
-        if self.room.is_known:
-            undecided = ()
-        else:
-            undecided = (Guard("", 1, None),)
-        return Region(self.space, undecided)
+        guards = []
+        if not self.room.is_known:
+            guards.append(Guard("", 1, None))
+        for frame in self.room.frame.around():
+            guard = self.low.guards.get(frame)
+            if guard is not None:
+                guards.append(guard)
+        return Region(self.space, tuple(guards))
 
     def at(self, room: Room) -> Body:
         """The same block in another room."""
@@ -566,7 +569,7 @@ class _Equations:
         self._body = body
         self._host = host
         self._env = env
-        self._lengths = LengthUses(body.low, body.space)
+        self._lengths = LengthUses(body.low, body.region)
         for name, value in env.items():
             self._note(name, value)
 

@@ -21,7 +21,7 @@ from ampjax.frontend.batches.symbolic_lengths import SymbolicLengths
 from ampjax.frontend.combinators.tracing import Call, Combinator, Rules
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.deduction.lowering import Lowering
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace
 from ampjax.frontend.draft.row_origins import Origin, ReadColumn, RowOrigin, origins_of, rows_at
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.utils.row_ranges import ranges
@@ -59,6 +59,7 @@ class RowLowering:
       lengths: The index spaces of sequences whose length is an expression.
       n_draws: How many places draw random numbers.
       across: For each value of copied elements what they are copies of, in the space of these.
+      guards: For the frame of a loop that computes some rows of its space only, which ones.
       grids: The blocks of spaces of pairs, by space; in a loop by the loop's frame and the space.
       table_reads: For each array of rows that are read from a table, the read.
     """
@@ -77,6 +78,7 @@ class RowLowering:
         self.lengths = SymbolicLengths(self)
         self.n_draws = 0
         self.across: dict[Value, Value] = {}
+        self.guards: dict[Frame, Guard] = {}
         self.grids: dict[Hashable, Any] = {}
         self.table_reads: dict[Any, Any] = {}
         self._slots: dict[tuple[Sequence[Any], Frame], Slot] = {}

@@ -481,6 +481,16 @@ class Region:
             return data.once((known, "rows"), lambda: known._rows(data))
         return None
 
+    def rows_where(self, data: Columns, holds: np.ndarray) -> np.ndarray:
+        """Lists the numbers of those of the region's rows for which something holds.
+
+        Args:
+          data: The data.
+          holds: `[rows of the space]`: for which it does.
+        """
+        rows = self.rows(data)
+        return np.flatnonzero(holds) if rows is None else rows[holds[rows]]
+
     def _rows(self, data: Columns) -> np.ndarray | None:
         holds: np.ndarray | None = None
         for guard in self.guards:

@@ -283,11 +283,8 @@ def check_taken(
     """Checks that the elements that are taken exist, wherever they are taken."""
     at = number(data)
     n = space.lengths(data)
-    rows = region.rows(data)
     is_missing = (at < 0) | (at >= n)
-    for row in (np.flatnonzero(is_missing) if rows is None else rows[is_missing[rows]])[
-        :1
-    ].tolist():
+    for row in region.rows_where(data, is_missing)[:1].tolist():
         raise DataError(
             f"{line}, instance {region.space.instances(data)[row]}",
             "an element that the sequence has",

@@ -17,7 +17,7 @@ from ampjax.frontend.batches.room_bodies import Body, is_static, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.long_axes import element_type, long_axis, n_long_axes
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.whole_sequences.element_operations import replace_numbers
@@ -368,7 +368,7 @@ def by_known_numbers(
             home.low.host.draft.checks.append(
                 lambda data, number=number: check_numbers(
                     data,
-                    space,
+                    home.region,
                     number(data),
                     np.ones(
                         space.n_rows(data),
@@ -384,7 +384,8 @@ def by_known_numbers(
             first = xs.space.starts(data)
             if xs.space.parent is not space:
                 first = first[space.parents(data)]
-            return np.where(own < 0, -1, first + own)
+            is_there = (own >= 0) & (own < _sizes(xs, space, data))
+            return np.where(is_there, first + own, -1)
 
         way = ("one", numbers, i)
         found.append(
@@ -512,7 +513,7 @@ def _require_elements(home: Body, xs: Elements, line: str) -> None:
         n = space.n_rows(data)
         check_numbers(
             data,
-            space,
+            home.region,
             np.zeros(n, int),
             np.ones(n, int),
             lengths,
@@ -524,7 +525,7 @@ def _require_elements(home: Body, xs: Elements, line: str) -> None:
 
 def check_numbers(
     data: Any,
-    space: IndexSpace,
+    region: Region,
     numbers: np.ndarray,
     counts: np.ndarray,
     lengths: np.ndarray,
@@ -534,7 +535,7 @@ def check_numbers(
 
     Args:
       data: The data.
-      space: The space that reads.
+      region: The rows that read.
       numbers: For each row the number of an element.
       counts: How many are read, of which this is one.
       lengths: How many elements there are.
@@ -543,10 +544,10 @@ def check_numbers(
     Raises:
       DataError: If one is not there.
     """
-    wrong = np.flatnonzero((counts > 0) & ((numbers < 0) | (numbers >= lengths)))
-    for row in wrong[:1].tolist():
+    is_wrong = (counts > 0) & ((numbers < 0) | (numbers >= lengths))
+    for row in region.rows_where(data, is_wrong)[:1].tolist():
         raise DataError(
-            f"{line}, instance {space.instances(data)[row]}",
+            f"{line}, instance {region.space.instances(data)[row]}",
             "an element that the sequence has",
             f"number {numbers[row]} of {lengths[row]} elements",
             "Take what is there; `amp.cond` of `amp.length` chooses what to do without.",

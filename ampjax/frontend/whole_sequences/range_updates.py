@@ -140,12 +140,12 @@ def slice_updated(
         [(changes, update)],
         equation.line,
     )
-    space = body.space
+    region = body.region
     # an update that is longer than the sequence
     body.low.host.draft.checks.append(
         lambda data: check_numbers(
             data,
-            space,
+            region,
             count(data) - 1,
             count(data),
             lengths(data),
@@ -424,14 +424,14 @@ class _Change:
         lengths: Numbers,
     ) -> None:
         """Adds the checks that the elements are there that are changed."""
-        space = body.space
+        region = body.region
 
         def check(data: Any) -> None:
             n = count(data)
             own = first(data)
             check_numbers(
                 data,
-                space,
+                region,
                 own,
                 n,
                 lengths(data),
@@ -439,7 +439,7 @@ class _Change:
             )
             check_numbers(
                 data,
-                space,
+                region,
                 own + n - 1,
                 n,
                 lengths(data),

@@ -15,7 +15,7 @@ from ampjax.frontend.batches.programs_of_rows import Rows, Run, View
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.deduction.equations import Equation
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.row_origins import Origin
 from ampjax.frontend.draft.values import Constant, Elements
@@ -118,9 +118,11 @@ def one_after_the_other(
             0,
         )
 
+    region = body.region
     low.host.draft.checks.append(
         lambda data: _check_sum(
             data,
+            region,
             space,
             ends(data)[-1],
             line,
@@ -188,16 +190,16 @@ def _rows_of_part(
 
 def _check_sum(
     data: Any,
+    region: Region,
     space: IndexSpace,
     total: np.ndarray,
     line: str,
 ) -> None:
     """Checks that the total length of parts is the length with which the model was traced."""
-    wrong = np.flatnonzero(total != space.lengths(data))
-    for row in wrong[:1].tolist():
-        assert space.parent is not None
+    is_wrong = total != space.lengths(data)
+    for row in region.rows_where(data, is_wrong)[:1].tolist():
         raise DataError(
-            f"{line}, instance {space.parent.instances(data)[row]}",
+            f"{line}, instance {region.space.instances(data)[row]}",
             f"parts of `{space.dimension}` elements together, which holds where no sequence is empty",
             f"{total[row]} elements",
             _FIX,

@@ -781,11 +781,11 @@ def _check(
     line: str,
 ) -> None:
     """Checks that elements are there that are read, where any is."""
-    space = body.space
+    region = body.region
     body.low.host.draft.checks.append(
         lambda data: check_numbers(
             data,
-            space,
+            region,
             number(data),
             count(data),
             lengths(data),
