@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.deduction.equations import Atom, Equation, Name
+from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.long_axes import is_known_length
 from ampjax.frontend.draft.values import Elements, Static
 
 if TYPE_CHECKING:
@@ -104,6 +105,111 @@ class LengthUses:
                 inner,
                 equation,
             )
+        )
+
+
+class Extremes:
+    """The largest and smallest elements that a function takes: an error where there are no elements, as JAX itself has it.
+
+    It is none where another number is joined, as `initial` of `jnp.max` is. `argmax` and `argmin` have no such number.
+
+    Args:
+      low: The lowering.
+      region: Where the function is computed.
+    """
+
+    def __init__(self, low: RowLowering, region: Region):
+        self._low = low
+        self._region = region
+        self._found: dict[Atom, tuple[Equation, IndexSpace]] = {}
+
+    def see(
+        self,
+        equation: Equation,
+        values: Sequence[Value],
+    ) -> None:
+        """Notes an equation.
+
+        Args:
+          equation: The equation.
+          values: Its operands.
+        """
+        name = "" if equation.call else equation.source.primitive.name
+        for atom in equation.inputs:
+            if atom in self._found and _JOINED.get(name) != self._reduction(atom):
+                self._require(atom)
+        if name not in _EXTREMES:
+            return
+        given = equation.inputs[0]
+        space = _reduced_space(equation, values[0])
+        if space is None or isinstance(given, Known):
+            return
+        self._found[equation.outputs[0]] = equation, space
+        if name in ("argmax", "argmin"):
+            self._require(equation.outputs[0])
+
+    def end(self, results: Sequence[Atom]) -> None:
+        """Notes the results of the function.
+
+        Args:
+          results: Its results.
+        """
+        for atom in results:
+            if atom in self._found:
+                self._require(atom)
+
+    def _reduction(self, atom: Atom) -> str:
+        return self._found[atom][0].source.primitive.name
+
+    def _require(self, atom: Atom) -> None:
+        """Adds the check that there are elements."""
+        equation, space = self._found.pop(atom)
+        region = self._region
+        own = region if space.parent is region.space else region.within(space.parent)
+        self._low.host.draft.checks.append(
+            lambda data: _check_any(
+                data,
+                own,
+                space,
+                equation,
+            )
+        )
+
+
+_EXTREMES = ("reduce_max", "reduce_min", "argmax", "argmin")
+_JOINED = {"max": "reduce_max", "min": "reduce_min"}
+
+
+def _reduced_space(equation: Equation, value: Value) -> IndexSpace | None:
+    """The space of the elements that an operation reduces; None for axes of fixed size."""
+    axes = equation.source.params["axes"]
+    given = equation.inputs[0].aval
+    for axis, size in enumerate(given.shape):
+        if not isinstance(value, Elements):
+            return None
+        if is_known_length(size):
+            continue
+        if axis in axes:
+            return value.space
+        value = value.element
+    return None
+
+
+def _check_any(
+    data: Any,
+    region: Region,
+    space: IndexSpace,
+    equation: Equation,
+) -> None:
+    """Checks that there are elements."""
+    is_empty = space.lengths(data) == 0
+    for row in region.rows_where(data, is_empty)[:1].tolist():
+        what = "smallest" if "min" in equation.source.primitive.name else "largest"
+        raise DataError(
+            f"{equation.line}, instance {region.space.instances(data)[row]}",
+            f"an element, as the {what} of `{space.dimension}` elements is taken",
+            "none",
+            "Say what it is then, as in `jnp.max(xs, initial=0)`; or use `amp.cond` of `amp.length`.",
         )
 
 

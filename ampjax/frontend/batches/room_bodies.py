@@ -13,7 +13,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batches.inverse_reads import read
-from ampjax.frontend.batches.length_uses import LengthUses
+from ampjax.frontend.batches.length_uses import Extremes, LengthUses
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
     Room,
@@ -570,6 +570,7 @@ class _Equations:
         self._host = host
         self._env = env
         self._lengths = LengthUses(body.low, body.region)
+        self._extremes = Extremes(body.low, body.region)
         for name, value in env.items():
             self._note(name, value)
 
@@ -583,6 +584,8 @@ class _Equations:
     def add(self, equation: Equation) -> None:
         """Adds the steps of an equation, or computes the equation's results on the host."""
         call = equation.call
+        if not self._body.low.is_in_operation:
+            self._extremes.see(equation, [self.value(atom) for atom in equation.inputs])
         if call is not None:
             self._combine(equation, call)
         elif not self._of_sequence(equation) and not self._host.take_early(equation):
@@ -621,6 +624,8 @@ class _Equations:
     def end(self, results: Sequence[Atom]) -> None:
         """Notes the results of the function."""
         self._lengths.end(results)
+        if not self._body.low.is_in_operation:
+            self._extremes.end(results)
 
     def _note(self, name: Name, value: Value) -> None:
         """Notes the value of a variable."""
@@ -638,7 +643,8 @@ class _Equations:
         is_one |= equation.source.primitive.name == "dim_as_value"
         if not is_one or equation.draws:
             return False
-        results = self._body.low.of_sequences(self._body, equation, values)
+        with self._body.low.in_operation(equation):
+            results = self._body.low.of_sequences(self._body, equation, values)
         for name, value in zip(equation.outputs, results or (), strict=results is not None):
             self._note(name, value)
         return results is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,7 @@ class RowLowering:
       lengths: The index spaces of sequences whose length is an expression.
       n_draws: How many places draw random numbers.
       across: For each value of copied elements what they are copies of, in the space of these.
+      is_in_operation: Whether a single operation on whole sequences is being lowered, and no function of the user's.
       guards: For the frame of a loop that computes some rows of its space only, which ones.
       grids: The blocks of spaces of pairs, by space; in a loop by the loop's frame and the space.
       table_reads: For each array of rows that are read from a table, the read.
@@ -79,12 +81,27 @@ class RowLowering:
         self.n_draws = 0
         self.across: dict[Value, Value] = {}
         self.guards: dict[Frame, Guard] = {}
+        self.is_in_operation = False
         self.grids: dict[Hashable, Any] = {}
         self.table_reads: dict[Any, Any] = {}
         self._slots: dict[tuple[Sequence[Any], Frame], Slot] = {}
         self._copies: dict[Hashable, IndexSpace] = {}
         self._copied: dict[IndexSpace, IndexSpace] = {}
         self._origins: dict[Hashable, RowOrigin] = {}
+
+    @contextmanager
+    def in_operation(self, equation: Equation) -> Iterator[None]:
+        """Says that an operation on whole sequences is lowered inside; loops and choices of JAX have functions of the user's.
+
+        Args:
+          equation: The operation.
+        """
+        before = self.is_in_operation
+        self.is_in_operation = equation.source.primitive.name not in ("scan", "cond")
+        try:
+            yield
+        finally:
+            self.is_in_operation = before
 
     @property
     def slots(self) -> list[Slot]:

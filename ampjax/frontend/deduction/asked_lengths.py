@@ -31,9 +31,6 @@ _INSTEAD = (
     "or leave out such instances."
 )
 
-_REDUCED = "Say what the largest of no elements is, as in `jnp.max(xs, initial=0)`; or leave out such instances."
-
-
 _COMPARE_ARRAYS = "Compare `amp.length(xs)` with `amp.length(ys)`, which are arrays, in `jnp.where` or `amp.cond` in place of `if`."
 
 _COMPARED = {
@@ -54,16 +51,15 @@ _FITTING = (
     "_scatter_shape_rule",
     "_top_k_abstract_eval",
     "_top_k_shape_rule",
+    "_reduction",
+    "_argminmax_shape_rule",
 )
-"""Functions of JAX that ask whether a part is no larger than the whole. The steps of these operations check each example, and read nothing where nothing is."""
-
-_NOT_EMPTY = ("_reduction", "_argminmax_shape_rule")
-"""Functions of JAX that ask whether anything is reduced, of `jnp.max` and `jnp.argmax`: each example is asked for that."""
+"""Functions of JAX that ask whether a part is no larger than the whole, or whether there is anything. The steps of these operations check each example, and read nothing where nothing is."""
 
 
 @dataclass(frozen=True, eq=False)
 class AskedLength:
-    """A comparison of a length with a number or with another length, in the user's own code or where JAX reduces.
+    """A comparison of a length with a number or with another length, in the user's own code.
 
     Args:
       dimension: The length, as JAX writes it; less the other one.
@@ -71,7 +67,6 @@ class AskedLength:
       number: The number; 0 for another length.
       answer: What JAX answered.
       line: The user's line.
-      is_reduced: Whether JAX asked, as it reduces by a function that has no value for no elements.
     """
 
     dimension: str
@@ -79,7 +74,6 @@ class AskedLength:
     number: int
     answer: bool
     line: str
-    is_reduced: bool = False
 
 
 _ASKED: ContextVar[list[AskedLength] | None] = ContextVar("asked_lengths", default=None)
@@ -157,10 +151,7 @@ def _noting(
         except jax.errors.InconclusiveDimensionOperation:
             name = _asking(sys._getframe(1))
             answer = compare in (operator.ge, operator.le)
-            if found is not None and name in _NOT_EMPTY and other == 1:
-                line = user_line()
-                found.append(AskedLength(str(self), compare, 1, answer, line, is_reduced=True))
-            elif found is None or name not in _FITTING:
+            if found is None or name not in _FITTING:
                 raise
             return answer
         if found is None or isinstance(other, bool):
@@ -237,9 +228,6 @@ def _other_answer(where: str, asked: AskedLength, sizes: Mapping[str, int]) -> D
       sizes: The instance's lengths, by dimension.
     """
     got = ", ".join(f"{size} along `{name}`" for name, size in sizes.items())
-    if asked.is_reduced:
-        expected = f"at least one of `{asked.dimension}` elements, of which JAX takes the largest or the smallest"
-        return DataError(where, expected, got, _REDUCED)
     if len(sizes) > 1:
         question = f"`{asked.dimension} {_COMPARED[asked.compare]} 0`"
         expected = f"{question} to be {asked.answer}, as JAX answers once for all instances"

@@ -14,7 +14,7 @@ from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, filled_row
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.deduction.equations import Equation
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.loops.masked_rows import along
@@ -113,9 +113,11 @@ def largest(
         kind,
     )
     parents = body.parents(space)
+    region = body.region
     body.low.host.draft.checks.append(
         lambda data: _check_enough(
             data,
+            region,
             space,
             k,
             equation.line,
@@ -191,13 +193,18 @@ def largest(
     ]
 
 
-def _check_enough(data: Any, space: IndexSpace, k: int, line: str) -> None:
+def _check_enough(
+    data: Any,
+    region: Region,
+    space: IndexSpace,
+    k: int,
+    line: str,
+) -> None:
     """Checks that each sequence has so many elements."""
     n = space.lengths(data)
-    for row in np.flatnonzero(n < k)[:1].tolist():
-        assert space.parent is not None
+    for row in region.rows_where(data, n < k)[:1].tolist():
         raise DataError(
-            f"{line}, instance {space.parent.instances(data)[row]}",
+            f"{line}, instance {region.space.instances(data)[row]}",
             f"at least {k} elements, of which the largest {k} are taken",
             f"{n[row]}",
             "Take fewer: `jnp.sort(xs)[::-1][:k]` has as many as there are; or use `amp.cond` of `amp.length`.",
