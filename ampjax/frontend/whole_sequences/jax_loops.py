@@ -122,11 +122,16 @@ def _step(
         *kinds,
     )
     inputs = traced.jaxpr.invars
-    own = traced.jaxpr.replace(
-        constvars=[*traced.jaxpr.constvars, *inputs[:n_closed]],
-        invars=[*inputs[n_closed:]],
-        debug_info=traced.jaxpr.debug_info.with_unknown_names(),
-    )
+    constvars = [*traced.jaxpr.constvars, *inputs[:n_closed]]
+    changes = {
+        "constvars": constvars,
+        "invars": [*inputs[n_closed:]],
+        "debug_info": traced.jaxpr.debug_info.with_unknown_names(),
+    }
+    if hasattr(traced.jaxpr, "consts"):
+        # a newer JAX takes as many inputs for constants as there are values
+        changes["consts"] = [None] * len(constvars)
+    own = traced.jaxpr.replace(**changes)
     return replace(traced, jaxpr=own), found
 
 
