@@ -29,11 +29,12 @@ _SORT = "Sort: `jnp.sort(xs)`, `jnp.argsort(xs)`."
 _LARGEST = "Use `jax.lax.top_k`, which is exact; or `jnp.sort(xs)[::-1][:k]`, a sequence, which is shorter where there are fewer elements."
 _COMPUTED = "How many elements that gives is computed. Keep all elements, with `jnp.where(mask, xs, 0)` for those that do not count; or sort those that do to the front."
 _DRAWN = "Sort by numbers that are drawn for each element: `xs[jnp.argsort(draws)]`, of draws from `amp.map` with `jax.random.fold_in(key, i)`."
-_DIAGONAL = "A matrix of as many rows as columns has one, `jnp.diagonal(a)`; read one beside it by numbers, `a[jnp.arange(n - 1), jnp.arange(1, n)]` with `n = a.shape[0]`."
-_EVENLY = "From 0 to 1: `jnp.arange(xs.shape[0]) / jnp.maximum(amp.length(xs) - 1, 1)`."
-_PADDED = "An array of a fixed size is `jnp.zeros((16, d)).at[: xs.shape[0]].set(xs)`; a matrix of pairs is padded along its second axis, so `jnp.pad(a.T, ((0, 0), (1, 0))).T` pads the first."
+_DIAGONAL = "A batch takes it of a matrix of as many rows as columns: `jnp.diagonal(a, offset=1)`; read other entries by numbers, `a[i, j]`."
+_EVENLY = "A batch takes `jnp.linspace(0, 1, xs.shape[0])`, without `retstep` and `axis`; the same is `jnp.arange(xs.shape[0]) / jnp.maximum(amp.length(xs) - 1, 1)`."
+_CHANGED = "A batch takes it along the first axis, at one number of Python: `jnp.insert(xs, 1, x, axis=0)`, `jnp.delete(xs, 1, axis=0)`; else read what is left by numbers, `xs[numbers]`."
+_PADDED = "Put what is mirrored before: `jnp.concatenate([xs[1:3][::-1], xs])`. An array of a fixed size is `jnp.zeros((16, d)).at[: xs.shape[0]].set(xs)`; a matrix of pairs is padded along its second axis, so `jnp.pad(a.T, ((0, 0), (1, 0))).T` pads the first."
 _MATRIX = "A matrix to be decomposed has a fixed size: a product that sums over the elements, such as `xs.T @ xs`, or a leaf of fixed size in the spec."
-_WINDOW = "Compute on each element and its neighbours: `amp.map(f, amp.window(xs, 3))`."
+_WINDOW = "A batch takes a sequence of numbers and a kernel of a fixed size, `jnp.convolve(xs, kernel)`; else compute on each element and its neighbours: `amp.map(f, amp.window(xs, 3))`."
 OF_WHOLE: dict[str, str] = {
     **dict.fromkeys(["approx_max_k", "approx_min_k", "approx_top_k"], _LARGEST),
     **dict.fromkeys(["partition", "argpartition"], _SORT),
@@ -44,6 +45,8 @@ OF_WHOLE: dict[str, str] = {
     **dict.fromkeys(["cholesky", "eigh", "eigvalsh", "svd", "qr", "expm"], _MATRIX),
     **dict.fromkeys(["convolve", "correlate"], _WINDOW),
     "linspace": _EVENLY,
+    **dict.fromkeys(["insert", "delete"], _CHANGED),
+    "take": "Take the remainder: `xs[numbers % amp.length(xs)]`.",
     "pad": _PADDED,
     "searchsorted": "Count the elements that are smaller: `jnp.sum(xs < x)`.",
     "split": "Cut it: `xs[:2]` and `xs[2:]`.",
@@ -51,7 +54,7 @@ OF_WHOLE: dict[str, str] = {
     "trapezoid": "Sum what lies between neighbours: `jnp.sum((xs[1:] + xs[:-1]) / 2, axis=0)`.",
     "interp": "Read both neighbours by number: `i = jnp.sum(places <= x)`, then `xs[i - 1]` and `xs[i]`.",
     "squeeze": "Name the axis: `jnp.squeeze(xs, axis=1)`.",
-    "associative_scan": "Use `amp.scan`, or `jnp.cumsum` and the like.",
+    "associative_scan": "A batch takes it by its full name, `jax.lax.associative_scan(f, xs)`; else use `amp.scan`, or `jnp.cumsum` and the like.",
 }
 """What to write in place of a function of JAX on a whole sequence, by the function's name."""
 
@@ -166,7 +169,7 @@ _WORDS = (
 _OF_LENGTHS = ("InconclusiveDimensionOperation", "ConcretizationTypeError")
 """Kinds of JAX's errors about lengths that are each instance's own."""
 
-_OF_WHOLE = ("_DimExpr", "non-constant size", "with shape polymorphism")
+_OF_WHOLE = ("_DimExpr", "non-constant size", "hape polymorphism")
 """Words in others."""
 
 _SHAPES = ("ncompatible shapes", "the same shape", "contracting dimension", "for broadcasting")

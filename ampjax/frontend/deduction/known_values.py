@@ -56,7 +56,7 @@ FIXES = {
     "scatter": SET,
     "scatter-add": ADD,
     "dynamic_update_slice": SET,
-    "tile": "Put copies one after the other: `jnp.concatenate([xs, xs])`.",
+    "tile": "Put copies one after the other: `jnp.concatenate([xs, xs])`; beside each other: `jnp.concatenate([xs, xs], axis=1)`.",
     "rev": "Use `amp.scan` with `reverse=True`, or turn the sequence round in the example.",
     "gather": SLICE,
     "slice": SLICE,

@@ -103,7 +103,8 @@ def _or_zeros(
     places: Any,
 ) -> Any:
     """Elements by number, and zeros for those that are not there."""
-    return xs.at[places].get(
+    # an array, as JAX makes `n - 1` of -1, which is no length where n is 0
+    return xs.at[jnp.asarray(places)].get(
         mode="fill",
         fill_value=0,
     )

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.lax import associative_scan
 from support.effort import (
     left_to_nightly,
 )
@@ -422,25 +423,50 @@ ADVICE = {
         ),
     ),
     "diagonal": (
-        lambda p, s: jnp.sum(jnp.diagonal(s["x"] @ s["x"].T, offset=1)),
-        r"`jnp\.diagonal\(a\)`.*`a\[jnp\.arange\(n - 1\), jnp\.arange\(1, n\)\]`",
-        lambda p, s, xs: (
-            jnp.sum(
-                (xs @ xs.T)[
-                    jnp.arange(xs.shape[0] - 1),
-                    jnp.arange(1, xs.shape[0]),
-                ]
-                ** 2
-            )
-            + jnp.sum(jnp.diagonal(xs @ s["x"].T) ** 2)
+        lambda p, s: jnp.sum(jnp.diagonal(s["x"] @ s["y"].T, offset=1)),
+        r"`jnp\.diagonal\(a, offset=1\)`.*`a\[i, j\]`",
+        lambda p, s, xs: jnp.sum(
+            (xs @ s["y"].T)[
+                jnp.arange(xs.shape[0]),
+                s["i"] % 1,
+            ]
+            ** 2
         ),
     ),
     "linspace": (
-        lambda p, s: jnp.sum(jnp.linspace(0, 1, s["x"].shape[0])),
+        lambda p, s: jnp.linspace(
+            0,
+            1,
+            s["x"].shape[0],
+            retstep=True,
+        )[1],
         r"`jnp\.arange\(xs\.shape\[0\]\) / jnp\.maximum\(amp\.length\(xs\) - 1, 1\)`",
         lambda p, s, xs: jnp.sum(
             xs[:, 0] * jnp.arange(xs.shape[0]) / jnp.maximum(amp.length(xs) - 1, 1)
         ),
+    ),
+    "delete": (
+        lambda p, s: jnp.sum(
+            jnp.delete(
+                s["x"],
+                jnp.array([0, 1]),
+                axis=0,
+            )
+        ),
+        r"`jnp\.insert\(xs, 1, x, axis=0\)`.*`xs\[numbers\]`",
+        lambda p, s, xs: jnp.sum(xs[jnp.arange(xs.shape[0] - 1)] ** 3),
+    ),
+    "take": (
+        lambda p, s: jnp.sum(
+            jnp.take(
+                s["x"],
+                s["i"],
+                axis=0,
+                mode="wrap",
+            )
+        ),
+        r"`xs\[numbers % amp\.length\(xs\)\]`",
+        lambda p, s, xs: jnp.sum(xs[s["i"] % amp.length(xs)] ** 2),
     ),
     "pad": (
         lambda p, s: jnp.sum(
@@ -465,7 +491,7 @@ ADVICE = {
         lambda p, s, xs: jnp.sum(xs[:, 0] < 0.0) * p["b"][0],
     ),
     "convolve": (
-        lambda p, s: jnp.sum(jnp.convolve(s["x"][:, 0], p["b"])),
+        lambda p, s: jnp.sum(jnp.convolve(s["x"][:, 0], s["y"][:, 1])),
         r"`amp\.map\(f, amp\.window\(xs, 3\)\)`",
         lambda p, s, xs: amp.sum(
             amp.map(
@@ -484,8 +510,8 @@ ADVICE = {
         ),
     ),
     "associative_scan": (
-        lambda p, s: jnp.sum(jax.lax.associative_scan(jnp.add, s["x"])),
-        r"Use `amp\.scan`, or `jnp\.cumsum`",
+        lambda p, s: jnp.sum(associative_scan(jnp.add, s["x"])),
+        r"`jax\.lax\.associative_scan\(f, xs\)`; else use `amp\.scan`, or `jnp\.cumsum`",
         lambda p, s, xs: (
             jnp.sum(jnp.cumsum(xs, 0) ** 2)
             + jnp.sum(xs * p["e"][jnp.arange(xs.shape[0])])

@@ -616,7 +616,8 @@ def of_tree(p, s):
     def branch(digit, children):
         attended = jax.nn.softmax(children @ children.T, axis=0) @ children
         beside = children @ s["x"].T @ s["x"]
-        return jnp.tanh(p["table"][digit] + attended.sum(0) + beside.sum(0))
+        ends = children[0] * amp.take(children, -1) + children.max(0)
+        return jnp.tanh(p["table"][digit] + attended.sum(0) + beside.sum(0) + ends)
 
     states, root = amp.fold_tree(
         lambda digit: p["table"][digit],
@@ -662,7 +663,7 @@ def test_the_largest_of_no_differences_is_told_with_the_example():
         batched = amp.vmap(steps, SPEC, params=PARAMS)
         with pytest.raises(
             DataError,
-            match=r"instance 1: expected at least one of `t - 1` elements.*got 1 along `t`.*initial=",
+            match=r"instance 1: expected an element, as the (larg|small)est of `t - 1` elements.*got none.*initial=",
         ):
             batched.pack([EXAMPLES[0], EXAMPLES[2]])
 

@@ -518,7 +518,7 @@ def test_draws_and_products_of_all_pairs_are_told_how_to_be_written():
         return jnp.sum(jnp.pad(s["x"] @ s["x"].T, ((1, 0), (0, 0))))
 
     def counted(p, s):
-        return lax.fori_loop(0, s["x"].shape[0], lambda i, c: c + s["x"][i], p["b"]).sum()
+        return lax.fori_loop(0, s["k"], lambda i, c: c + s["x"][i], p["b"]).sum()
 
     told = {
         drawn: r"got `random_bits` on a whole sequence.*jax.random.fold_in\(key, i\)",
