@@ -56,10 +56,16 @@ def wide():
         yield
 
 
-def agrees(function):
+def agrees(function, is_traced=False):
     """Compares a batch with the function on each example."""
     with jax.enable_x64(True):
-        check_batch(function, PARAMS, SPEC, EXAMPLES)
+        check_batch(
+            function,
+            PARAMS,
+            SPEC,
+            EXAMPLES,
+            is_traced=is_traced,
+        )
 
 
 def weight_on_the_left(p, s):
@@ -630,7 +636,7 @@ def test_what_is_advised_works():
         xs = jnp.asarray(s["x"] @ p["w"])
         return sum(function(p, s, xs) for _, _, function in ADVICE.values())
 
-    agrees(model)
+    agrees(model, is_traced=True)
 
 
 @pytest.mark.usefixtures("wide")
