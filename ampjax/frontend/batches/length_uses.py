@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ampjax.errors import DataError
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
@@ -109,7 +107,7 @@ class LengthUses:
 
 
 class Extremes:
-    """The largest and smallest elements that a function takes: an error where there are no elements, as JAX itself has it.
+    """The largest and smallest elements in a function: an error where there are no elements, as in JAX.
 
     It is none where another number is joined, as `initial` of `jnp.max` is. `argmax` and `argmin` have no such number.
 
@@ -140,9 +138,8 @@ class Extremes:
                 self._require(atom)
         if name not in _EXTREMES:
             return
-        given = equation.inputs[0]
         space = _reduced_space(equation, values[0])
-        if space is None or isinstance(given, Known):
+        if space is None:
             return
         self._found[equation.outputs[0]] = equation, space
         if name in ("argmax", "argmin"):
@@ -165,7 +162,9 @@ class Extremes:
         """Adds the check that there are elements."""
         equation, space = self._found.pop(atom)
         region = self._region
-        own = region if space.parent is region.space else region.within(space.parent)
+        around = space.parent
+        assert around is not None
+        own = region.within(around)
         self._low.host.draft.checks.append(
             lambda data: _check_any(
                 data,
@@ -183,8 +182,10 @@ _JOINED = {"max": "reduce_max", "min": "reduce_min"}
 def _reduced_space(equation: Equation, value: Value) -> IndexSpace | None:
     """The space of the elements that an operation reduces; None for axes of fixed size."""
     axes = equation.source.params["axes"]
-    given = equation.inputs[0].aval
-    for axis, size in enumerate(given.shape):
+    given = equation.inputs[0]
+    if isinstance(given, Known):
+        return None
+    for axis, size in enumerate(given.aval.shape):
         if not isinstance(value, Elements):
             return None
         if is_known_length(size):

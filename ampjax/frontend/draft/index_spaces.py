@@ -482,11 +482,11 @@ class Region:
         return None
 
     def rows_where(self, data: Columns, holds: np.ndarray) -> np.ndarray:
-        """Lists the numbers of those of the region's rows for which something holds.
+        """Lists the numbers of the region's rows for which a condition holds.
 
         Args:
           data: The data.
-          holds: `[rows of the space]`: for which it does.
+          holds: `[rows of the space]`: the condition.
         """
         rows = self.rows(data)
         return np.flatnonzero(holds) if rows is None else rows[holds[rows]]

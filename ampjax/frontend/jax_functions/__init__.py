@@ -1,1 +1,1 @@
-"""Functions of JAX that ask for lengths, as functions that don't."""
+"""Functions in place of JAX's own, which ask for lengths, while a batch's model is traced."""

@@ -1,4 +1,4 @@
-"""Functions of JAX that are another function while a batch's model is traced: where JAX asks how many elements a sequence has, which each example answers itself."""
+"""Other functions in place of JAX's own while a batch's model is traced, where JAX asks for a length and each example has its own."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 from jax import export
 
-from ampjax.frontend.jax_functions import loop_forms, sequence_forms
+from ampjax.frontend.jax_functions import loops_by_length, sequence_forms
 
 _FORMS: Mapping[ModuleType, Mapping[str, Callable[..., Any]]] = {
     jax.lax: {
-        "associative_scan": loop_forms.associative_scan,
-        "scan": loop_forms.scan,
-        "fori_loop": loop_forms.fori_loop,
+        "associative_scan": loops_by_length.associative_scan,
+        "scan": loops_by_length.scan,
+        "fori_loop": loops_by_length.fori_loop,
     },
     jnp: {
         "convolve": sequence_forms.convolve,
@@ -43,7 +43,7 @@ _N_TRACES = [0]
 
 @contextmanager
 def taking_whole_sequences() -> Iterator[None]:
-    """Lets functions of JAX take whole sequences inside, where they are called by their module: `jnp.pad`, `jax.lax.scan`."""
+    """Lets functions of JAX take whole sequences inside, in calls by the module: `jnp.pad`, `jax.lax.scan`."""
     token = _IS_TRACED.set(True)
     _count(1)
     try:

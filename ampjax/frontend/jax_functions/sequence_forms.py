@@ -1,4 +1,4 @@
-"""Functions of `jax.numpy` that ask for a length, written with operations that whole sequences take; each has the arguments of the function of its name."""
+"""Functions of `jax.numpy` for whole sequences, written without questions for a length; each has the arguments of the function of the same name."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def delete(
 
 
 def _where_not_below_zero(length: Any, value: Any) -> Any:
-    """A value that only such examples may use for which an expression of lengths is not below zero: it is read as a number, which each example is asked for."""
+    """A value for examples of which an expression of lengths is not below zero; others are refused, as for any length that is read as a number."""
     return jnp.where(
         jnp.asarray(length) >= 0,
         value,

@@ -231,7 +231,7 @@ def _window_sizes(
     given: Any,
     change: Any,
 ) -> list[Any]:
-    """For each axis of what is updated how much of it an update covers."""
+    """For each axis of an array how much an update covers."""
     gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     covered = iter(numbers.update_window_dims)
     sizes = []
@@ -407,7 +407,7 @@ def _sizes(
     space: IndexSpace,
     data: Any,
 ) -> np.ndarray:
-    """How many elements a sequence has, for each row that has it, or for each row inside of one."""
+    """How many elements the sequence of each row has, or the sequence around each row."""
     found = xs.space.lengths(data)
     return found if xs.space.parent is space else found[space.parents(data)]
 

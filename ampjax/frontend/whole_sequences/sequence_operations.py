@@ -27,6 +27,7 @@ from ampjax.frontend.whole_sequences.element_operations import (
 )
 from ampjax.frontend.whole_sequences.jax_loops import branched, scanned
 from ampjax.frontend.whole_sequences.merged_values import turned
+from ampjax.frontend.whole_sequences.numbered_reads import within
 from ampjax.frontend.whole_sequences.range_updates import slice_updated
 from ampjax.frontend.whole_sequences.reshaped_sequences import reshaped, tiled
 from ampjax.frontend.whole_sequences.sequence_updates import UPDATES, updated
@@ -319,6 +320,12 @@ def of_sequences(
     if rule not in _ANYWHERE and not _are_in_front(equation):
         rule = None
     given = sequences(body, values)
+    if _is_clipped(equation, given):
+        return within(
+            body,
+            equation,
+            given,
+        )
     results = (
         rule(
             body,
@@ -337,6 +344,15 @@ def of_sequences(
         if results is None
         else results
     )
+
+
+def _is_clipped(equation: Equation, values: Sequence[Value]) -> bool:
+    """Whether an operation reads or updates a sequence at the nearest numbers that the sequence has."""
+    source = equation.source
+    is_numbered = source.primitive.name == "gather" or source.primitive.name in UPDATES
+    if not is_numbered or not isinstance(values[0], Elements):
+        return False
+    return source.params["mode"] == jax.lax.GatherScatterMode.CLIP
 
 
 def padded(

@@ -30,7 +30,6 @@ from ampjax.frontend.whole_sequences.numbered_reads import (
     by_number,
     check_numbers,
     of_part,
-    within,
 )
 from ampjax.frontend.whole_sequences.sequence_parts import length_of, sized
 from ampjax.jaxprs.primitives import bind
@@ -89,9 +88,6 @@ def gathered(
         equation.inputs,
     )
     axes = tuple(numbers.start_index_map)
-    is_read = isinstance(xs, Elements) and not long_axis(given) and 0 in axes
-    if is_read and params["mode"] == jax.lax.GatherScatterMode.CLIP:
-        return within(body, equation, values)
     if numbers.operand_batching_dims:
         is_by_number = isinstance(xs, Elements) and 0 in numbers.collapsed_slice_dims
         if not is_by_number or n_long_axes(given) > 1 or long_axis(given):

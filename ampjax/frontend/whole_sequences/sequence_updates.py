@@ -18,7 +18,6 @@ from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.whole_sequences.cut_arrays import filled_array
 from ampjax.frontend.whole_sequences.element_operations import update_of_axes
-from ampjax.frontend.whole_sequences.numbered_reads import within
 from ampjax.frontend.whole_sequences.range_updates import range_updated
 from ampjax.frontend.whole_sequences.sequence_scatters import DROPPING, scattered
 from ampjax.jaxprs.primitives import bind
@@ -31,8 +30,6 @@ def updated(
 ) -> list[Value] | None:
     """Updates one element of a sequence, or a part of the element, at a number that may be computed, or many elements; None for other updates."""
     xs, at, _ = values
-    if equation.source.params["mode"] == jax.lax.GatherScatterMode.CLIP and _is_flat(xs):
-        return within(body, equation, values)
     if isinstance(at, Elements):
         return scattered(body, equation, values)
     given, indices, update = map(

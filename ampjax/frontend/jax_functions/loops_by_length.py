@@ -1,4 +1,4 @@
-"""JAX's loops that ask for a length, as loops through sequences; each has the arguments of JAX's function of its name."""
+"""Loops of as many turns as a length says, as loops through sequences; each has the arguments of JAX's function of the same name."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _or_zeros(
     xs: Any,
     places: Any,
 ) -> Any:
-    """Elements by number, and zeros for those that are not there."""
+    """Elements by number, and zeros where a number has none."""
     # an array, as JAX makes `n - 1` of -1, which is no length where n is 0
     return xs.at[jnp.asarray(places)].get(
         mode="fill",
