@@ -407,7 +407,7 @@ def _sizes(
     space: IndexSpace,
     data: Any,
 ) -> np.ndarray:
-    """How many elements the sequence of each row has, or the sequence around each row."""
+    """The number of elements of each row's sequence, or of the sequence around the row."""
     found = xs.space.lengths(data)
     return found if xs.space.parent is space else found[space.parents(data)]
 
