@@ -11,14 +11,14 @@ import numpy as np
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend import batch_rules
-from ampjax.frontend.batches.batch import Batch, stacked
+from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.batch_shapes import BatchShapes, RecentShapes
 from ampjax.frontend.batches.epoch_batches import EpochBatches, epoch_groups
 from ampjax.frontend.batches.packed_data import PackedData
 from ampjax.frontend.batches.ragged_results import Reports
 from ampjax.frontend.batches.row_lowering import STEP_RULES
 from ampjax.frontend.batches.row_program import RowProgram
-from ampjax.frontend.batches.row_tables import Sizes, rounded
+from ampjax.frontend.batches.row_tables import Examples, Sizes, rounded
 from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import type_of
@@ -196,12 +196,11 @@ class Batched:
             earlier = like.weights.shape[-1]
             size = earlier if least <= earlier else rounded(least)
         with jax.ensure_compile_time_eval():  # also where what calls it is traced
-            columns = []
-            for i in range(n_parts):
-                first, last = (-(-len(given) * k // n_parts) for k in (i, i + 1))
-                columns.append(Columns(self._leaves, given[first:last], labels))
-            batches = program.pack(columns, least if size is None else size, sizes)
-        return batches[0] if parts is None else stacked(batches)
+            columns = Columns(self._leaves, given, labels)
+            ends = -(-len(given) * np.arange(n_parts + 1) // n_parts)
+            of_parts = Examples(columns, np.diff(ends).tolist())
+            batch = program.pack(of_parts, least if size is None else size, sizes)
+        return batch.parts[0] if parts is None else batch
 
     def batches(
         self,
@@ -252,18 +251,18 @@ class Batched:
         n_each = size * (parts or 1)
         if sizes is not None:
             groups = epoch_groups(n_elements, n_each, seed, by_size)
-            shapes = BatchShapes(program, size, parts or 1)
-            packed = self._packed(program, columns, shapes, groups, parts is not None, sizes)
+            shapes = BatchShapes(program, size, parts)
+            packed = self._packed(program, columns, shapes, groups, sizes)
             return packed.epoch(groups)
         key = (program, size, by_size, parts, labels)
         shapes = self._shapes.get(key, examples)
         if shapes is None:
-            shapes = BatchShapes(program, size, parts or 1)
+            shapes = BatchShapes(program, size, parts)
             self._shapes.put(key, examples, shapes)
             drawn = epoch_groups(n_elements, n_each, 0, by_size)
         else:
             drawn = None
-        packed = self._packed(program, columns, shapes, drawn, parts is not None)
+        packed = self._packed(program, columns, shapes, drawn)
         return packed.epoch(epoch_groups(n_elements, n_each, seed, by_size))
 
     def packed(
@@ -296,7 +295,6 @@ class Batched:
         columns: Columns,
         shapes: BatchShapes,
         groups: Sequence[np.ndarray] | None,
-        is_stacked: bool = False,
         sizes: Sizes | None = None,
     ) -> PackedData:
         """A data set in batches: its numbers are checked, and shapes found from some groups, or from an earlier batch's sizes."""
@@ -306,7 +304,7 @@ class Batched:
                 shapes.find_like(sizes, columns, groups, columns.n_elements())
             elif groups is not None:
                 shapes.find(columns, groups, columns.n_elements())
-        return PackedData(columns, shapes, is_stacked)
+        return PackedData(columns, shapes)
 
     def _known(self, method: str) -> RowProgram:
         """The program of the latest types of parameters."""

@@ -119,13 +119,17 @@ class Columns:
 
     def n_elements(self) -> np.ndarray:
         """Counts the elements of each instance along all dimensions of the spec, the instance included, `[n]`."""
-        total = np.ones(self._n, np.int64)
-        instance: dict[tuple[str, ...], np.ndarray] = {(): np.arange(self._n)}
-        for dimensions, (_, sizes) in _outer_first(self._sizes):
-            own = instance[dimensions[:-1]]
-            total += np.bincount(own, sizes, self._n).astype(np.int64)
-            instance[dimensions] = own.repeat(sizes)
-        return total
+
+        def make() -> np.ndarray:
+            total = np.ones(self._n, np.int64)
+            instance: dict[tuple[str, ...], np.ndarray] = {(): np.arange(self._n)}
+            for dimensions, (_, sizes) in _outer_first(self._sizes):
+                own = instance[dimensions[:-1]]
+                total += np.bincount(own, sizes, self._n).astype(np.int64)
+                instance[dimensions] = own.repeat(sizes)
+            return total
+
+        return self.once("n_elements", make)
 
     def _starts_of(self, dimensions: tuple[str, ...]) -> np.ndarray:
         """The start of each row's elements."""

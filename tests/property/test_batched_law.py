@@ -17,6 +17,7 @@ from support.random_expressions import models, shapes
 from support.random_models import instance, parameters, spec
 
 import ampjax as amp
+from ampjax.frontend.batches.row_tables import Examples
 from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.loops.loop_forms import loops_as
 
@@ -101,12 +102,32 @@ def check(case):
 
 
 def check_cut(batched, examples, order, batch):
-    """Checks examples from a data set: packed as if alone, to the bit."""
+    """Checks examples from a data set, alone and as several batches that are packed together: as if each were packed alone, to the bit."""
     whole = Columns(batched._leaves, examples)
-    (cut,) = batched._last.pack([whole.some(order)], len(batch.weights))
-    for one, other in zip(cut.arrays, batch.arrays, strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.dtype == other.dtype
+    size = len(batch.weights)
+    (cut,) = together(batched, whole, [order], size).together.parts
+    check_same(cut, batch)
+    groups = [order[:1], order, order[::-1], order[-1:]]
+    every = together(batched, whole, groups, size)
+    for numbers, one in zip(groups, every.together.parts, strict=True):
+        alone = together(batched, whole, [numbers], size, every.sizes)
+        assert alone.sizes == every.sizes
+        check_same(one, alone.together.parts[0])
+
+
+def together(batched, whole, groups, size, least=()):
+    """Some batches of a data set, packed together."""
+    columns = whole.some(np.concatenate(groups))
+    examples = Examples(columns, [*map(len, groups)])
+    return batched._last.pack_in(examples, size, dict(least))
+
+
+def check_same(batch, other):
+    """Checks that two batches are the same to the bit."""
+    np.testing.assert_array_equal(batch.weights, other.weights)
+    for one, another in zip(batch.arrays, other.arrays, strict=True):
+        np.testing.assert_array_equal(one, another)
+        assert one.dtype == another.dtype
 
 
 @settings(max_examples=2000 if NIGHTLY else 940)

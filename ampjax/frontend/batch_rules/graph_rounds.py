@@ -89,7 +89,7 @@ def graph_rounds(
     def levels(tables: RowTables) -> np.ndarray:
         most = int(counts(tables).max(initial=0))
         n = tables.rounded((space, around, "rounds"), most)
-        return np.zeros(n, np.int8)
+        return np.zeros((tables.n_batches, n), np.int8)
 
     n_rounds = body.low.slot(("rounds of", space, around), root, counts)
     most = body.low.slot(("levels of", space, around), root, levels)

@@ -13,7 +13,7 @@ from ampjax.frontend.batches.inverse_reads import inverse
 from ampjax.frontend.batches.programs_of_rows import Room, Rows, Slot, View
 from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Loop, Recall, RowLowering, Value
-from ampjax.frontend.batches.row_tables import RowTables
+from ampjax.frontend.batches.row_tables import RowTables, by_batch
 from ampjax.frontend.batches.step_bodies import StepLoop
 from ampjax.frontend.batches.step_frames import Before, StepFrame
 from ampjax.frontend.combinators.sequences import TAKE
@@ -173,7 +173,7 @@ def _step_slots(
         reads = []
         for recall in recalls:
             at = _recalled(tables, frame, space, recall)
-            reads.append(at.ravel())
+            reads.append(by_batch(at))
         return frame.readers(tables, reads)
 
     root = frame.outer

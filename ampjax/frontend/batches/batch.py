@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import jax
@@ -56,7 +56,8 @@ class Batch:
             raise DataError("batch, parts", "a batch in parts", "one without", fix)
         each = []
         for i in range(len(self.weights)):
-            each.append(jax.tree.map(lambda x, i=i: x[i], self))
+            arrays = tuple(array[i, ...] for array in self.arrays)
+            each.append(replace(self, weights=self.weights[i], arrays=arrays))
         return tuple(each)
 
     @property
@@ -72,15 +73,3 @@ class Batch:
         n_bytes = sum(leaf.nbytes for leaf in self.arrays)
         filling = f" of {self.size}" if self.size != self.n_examples else ""
         return f"Batch({self.n_examples}{filling} examples, {len(self.arrays)} arrays, {n_bytes / 1e6:.2f} MB)"
-
-
-def stacked(batches: Sequence[Batch]) -> Batch:
-    """Stacks batches of equal shapes to one batch, whose arrays have one more axis in front.
-
-    Args:
-      batches: The batches.
-    """
-    return jax.tree.map(
-        lambda *each: np.stack(each),
-        *batches,
-    )

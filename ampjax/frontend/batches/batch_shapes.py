@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ampjax.frontend.batches.batch import Batch
-from ampjax.frontend.batches.row_program import PackedParts, RowProgram
-from ampjax.frontend.batches.row_tables import Sizes, fine, rounded
+from ampjax.frontend.batches.row_program import Packed, RowProgram
+from ampjax.frontend.batches.row_tables import Examples, Sizes, fine, rounded
 from ampjax.frontend.instance_columns import Columns
 
 MOST_SHAPES = 4
@@ -69,7 +69,7 @@ class BatchShapes:
     Args:
       program: Lays examples out.
       size: Rows of a batch, or of each of its parts.
-      n_parts: Parts of a batch, which share a shape.
+      n_parts: Parts of a batch, which share a shape; its arrays then have an axis for them in front. None for a batch without parts.
 
     Attributes:
       shapes: The shapes, from small to large.
@@ -79,11 +79,12 @@ class BatchShapes:
         self,
         program: RowProgram,
         size: int,
-        n_parts: int = 1,
+        n_parts: int | None = None,
     ):
         self._program = program
         self._size = size
-        self._n_parts = n_parts
+        self._has_parts = n_parts is not None
+        self._n_parts = n_parts or 1
         self.shapes: Sequence[Shape] = ()
 
     def find(
@@ -102,10 +103,11 @@ class BatchShapes:
         found = []
         sampled = []
         for numbers in _sample(groups, n_elements):
-            parts = self._parts(columns, numbers)
-            packed = self._pack_finely(parts, {})
-            own = Shape(packed.sizes, _n_numbers(packed), _n_elements(parts), numbers)
-            found.append((parts, own))
+            examples = self._examples(columns, [numbers])
+            packed = self._pack_finely(examples, {})
+            most = self._most_elements(n_elements, numbers)
+            own = Shape(packed.sizes, packed.n_numbers, most, numbers)
+            found.append((examples, own))
             sampled.append(packed)
         found.sort(key=lambda one: -one[1].n_numbers)
         is_short = len(groups) < FEW_BATCHES
@@ -137,56 +139,103 @@ class BatchShapes:
         n_numbers = 0
         largest = groups[0]
         for numbers in _sample(groups, n_elements):
-            parts = self._parts(columns, numbers)
-            packed = self._program.pack_like(parts, self._size, sizes)
+            examples = self._examples(columns, [numbers])
+            packed = self._program.pack_like(examples, self._size, sizes)
             if not packed.sizes.items() <= sizes.items():
                 largest = numbers
             sizes = {**sizes, **packed.sizes}
-            n_numbers = _n_numbers(packed)
+            n_numbers = packed.n_numbers
         every = int(n_elements.sum())
         self.shapes = [Shape(sizes, n_numbers, every, largest)]
 
-    def pack(self, columns: Columns, numbers: np.ndarray) -> list[Batch]:
-        """Packs the parts of a batch in the first shape that fits all parts, or in a shape of their own if none fits.
+    def pack(self, columns: Columns, groups: Sequence[np.ndarray]) -> list[Batch]:
+        """Packs batches, each in the first shape that fits all of its parts, or in a shape of its own if none fits.
+
+        Those that may fit the same shapes are packed together: most of packing is calls of NumPy, which take as long for a few batches as for one.
 
         Args:
           columns: The data set.
-          numbers: The numbers of the batch's examples.
+          groups: The numbers of the examples of each batch.
         """
-        parts = self._parts(columns, numbers)
-        batches = self._packed(parts)
-        for i in range(-(-len(numbers) // len(parts[0])), self._n_parts):
-            nothing = np.zeros_like(batches[i].weights)
-            batches[i] = replace(batches[i], weights=nothing)
-        return batches
+        n_elements = columns.n_elements()
+        places: dict[Sequence[Shape], list[int]] = {}
+        for place, numbers in enumerate(groups):
+            shapes = self._large_enough(self._most_elements(n_elements, numbers))
+            places.setdefault(shapes, []).append(place)
+        found: dict[int, Batch] = {}
+        for shapes, own in places.items():
+            batches = self._packed(columns, [groups[place] for place in own], shapes)
+            found |= zip(own, batches, strict=True)
+        return [found[place] for place in range(len(groups))]
 
-    def _parts(self, columns: Columns, numbers: np.ndarray) -> list[Columns]:
-        """The examples of each part; one for which there is none gets a copy of the first."""
-        least = -(-len(numbers) // self._n_parts)
+    def _examples(self, columns: Columns, groups: Sequence[np.ndarray]) -> Examples:
+        """The examples of each part of some batches; a part for which there is none gets a copy of its batch's first."""
         parts = []
-        for i in range(self._n_parts):
-            own = numbers[i * least : (i + 1) * least]
-            parts.append(columns.some(own if len(own) else numbers[:1]))
-        return parts
+        for numbers in groups:
+            for own in self._parts(numbers):
+                parts.append(own if len(own) else numbers[:1])
+        numbers = np.concatenate(parts)
+        return Examples(columns.some(numbers), [*map(len, parts)])
 
-    def _packed(self, parts: Sequence[Columns]) -> list[Batch]:
-        wanted = _n_elements(parts)
+    def _parts(self, numbers: np.ndarray) -> list[np.ndarray]:
+        """Deals the examples of a batch out to parts, of which the last ones may get none."""
+        least = -(-len(numbers) // self._n_parts)
+        return [numbers[i * least : (i + 1) * least] for i in range(self._n_parts)]
+
+    def _most_elements(self, n_elements: np.ndarray, numbers: np.ndarray) -> int:
+        """Counts the elements of the examples in the largest part of a batch."""
+        return max(int(n_elements[own].sum()) for own in self._parts(numbers))
+
+    def _large_enough(self, n_elements: int) -> tuple[Shape, ...]:
+        """Lists the shapes that a batch of so many elements may fit; the largest one is always tried."""
+        *others, largest = self.shapes
+        own = [shape for shape in others if shape.n_elements >= n_elements]
+        return *own, largest
+
+    def _packed(
+        self,
+        columns: Columns,
+        groups: Sequence[np.ndarray],
+        shapes: Sequence[Shape],
+    ) -> list[Batch]:
+        """Packs batches in the first of some shapes that fits."""
+        examples = self._examples(columns, groups)
         sizes: Sizes = {}
-        for shape in self.shapes:
-            if shape.n_elements < wanted and shape is not self.shapes[-1]:
-                continue
-            packed = self._pack_finely(parts, shape.sizes)
+        for shape in shapes:
+            packed = self._pack_finely(examples, shape.sizes)
             sizes = packed.sizes
             if sizes.items() <= shape.sizes.items():
-                return packed.batches
+                return self._batches(packed, groups)
+            if len(groups) > 1:
+                # Some of them are too large, which halves find out.
+                half = len(groups) // 2
+                return [
+                    *self._packed(columns, groups[:half], shapes),
+                    *self._packed(columns, groups[half:], shapes),
+                ]
         # Batches that fit no shape share one: without room each had a shape, and a program, of its own.
-        roomy = self._program.pack_in(parts, self._size, _largest(self._roomy, sizes))
-        return roomy.batches
+        roomy = self._program.pack_in(examples, self._size, _largest(self._roomy, sizes))
+        return self._batches(roomy, groups)
+
+    def _batches(self, packed: Packed, groups: Sequence[np.ndarray]) -> list[Batch]:
+        """Takes batches that were packed together apart."""
+        together = packed.together
+        if not self._has_parts:
+            return [*together.parts]
+        n_parts = self._n_parts
+        batches = []
+        for i, numbers in enumerate(groups):
+            own = slice(i * n_parts, (i + 1) * n_parts)
+            has_own = [len(part) > 0 for part in self._parts(numbers)]
+            weights = together.weights[own] * np.array(has_own, np.float32)[:, None]
+            arrays = tuple(array[own] for array in together.arrays)
+            batches.append(replace(together, weights=weights, arrays=arrays))
+        return batches
 
     def _widened(
         self,
         columns: Columns,
-        sampled: Sequence[PackedParts],
+        sampled: Sequence[Packed],
     ) -> Shape:
         """Widens the largest shape: other batches may be larger than the sampled ones."""
         last = self.shapes[-1]
@@ -197,8 +246,8 @@ class BatchShapes:
                 sizes[name] = _with_room(size, counts)
             else:
                 sizes[name] = _next_size(size, [each.sizes.get(name, size) for each in sampled])
-        packed = self._pack_finely(self._parts(columns, last.numbers), sizes)
-        return replace(last, sizes=packed.sizes, n_numbers=_n_numbers(packed))
+        packed = self._pack_finely(self._examples(columns, [last.numbers]), sizes)
+        return replace(last, sizes=packed.sizes, n_numbers=packed.n_numbers)
 
     @property
     def _roomy(self) -> Sizes:
@@ -210,12 +259,12 @@ class BatchShapes:
 
     def _pack_finely(
         self,
-        parts: Sequence[Columns],
+        examples: Examples,
         least: Sizes,
-    ) -> PackedParts:
-        """Packs the parts of a batch in fine sizes, or in the sizes of a shape."""
+    ) -> Packed:
+        """Packs examples in fine sizes, or in the sizes of a shape."""
         return self._program.pack_in(
-            parts,
+            examples,
             self._size,
             least,
             _fine,
@@ -223,18 +272,18 @@ class BatchShapes:
 
     def _joined(
         self,
-        found: Sequence[tuple[Sequence[Columns], Shape]],
+        found: Sequence[tuple[Examples, Shape]],
         most: float,
     ) -> list[Shape]:
         """Finds shapes for batches from large to small: a batch shares the shape of the batch before, unless sharing costs too much."""
         shapes: list[Shape] = []
-        for parts, own in found:
+        for examples, own in found:
             if not shapes:
                 shapes.append(own)
                 continue
             last = shapes[-1]
-            packed = self._pack_finely(parts, _largest(last.sizes, own.sizes))
-            n_numbers = _n_numbers(packed)
+            packed = self._pack_finely(examples, _largest(last.sizes, own.sizes))
+            n_numbers = packed.n_numbers
             # the last batch of an epoch may be smaller: for one batch no program is worth its time
             is_full = len(own.numbers) == self._size * self._n_parts
             if is_full and n_numbers > most * own.n_numbers:
@@ -304,20 +353,6 @@ def _with_room(size: int, sampled: Sequence[int]) -> int:
 def _next_size(size: int, sampled: Sequence[int]) -> int:
     """One step of the ladder more, for sizes by other rules; none where all sampled batches have equal sizes."""
     return size if min(sampled) == max(sampled) else rounded(size + 1)
-
-
-def _n_numbers(packed: PackedParts) -> int:
-    """Counts the numbers in the arrays of a batch."""
-    total = 0
-    for batch in packed.batches:
-        for array in batch.arrays:
-            total += array.size
-    return total
-
-
-def _n_elements(parts: Sequence[Columns]) -> int:
-    """Counts the elements of the examples in the largest part."""
-    return max(int(columns.n_elements().sum()) for columns in parts)
 
 
 def _sample(

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ampjax.frontend.batches.programs_of_rows import taken
-from ampjax.frontend.batches.row_tables import RowTables
+from ampjax.frontend.batches.row_tables import RowTables, by_batch
 from ampjax.frontend.loops.table_passes import count_readers, list_readers, wide
 from ampjax.jaxprs.primitives import is_inexact
 from ampjax.lanes.rewriting.linear_pairs import linear_pair
@@ -24,27 +24,29 @@ def inverse(
     tables: RowTables,
     key: Hashable,
 ) -> np.ndarray:
-    """Lists the numbers of each row's reads, `[n, most]`, one more than the last for none; no column where some row has many.
+    """Lists the numbers of each row's reads, `[batches, n, most]`, one more than the last for none; no column where some row has many.
 
     Args:
-      wanted: `[..., reads]`: the row that each read wants; below 0 for none.
+      wanted: `[batches, ..., reads]`: the row that each read wants; below 0 for none.
       n: How many rows there are.
       tables: The tables, which keep the number of columns.
       key: What the number of columns is the size of.
     """
-    wanted = wide(wanted).ravel()
+    wanted = by_batch(wide(wanted))
+    n_batches, n_reads = wanted.shape
+    counts = np.zeros((n_batches, n), np.int64)
     most = tables.at_least(
         key,
-        count_readers(wanted, np.zeros(n, np.int64)),
+        count_readers(wanted, counts),
     )
     if most > MOST_READERS:
-        return np.zeros((n, 0), np.int32)
+        return np.zeros((n_batches, n, 0), np.int32)
     found = np.full(
-        (n, most),
-        len(wanted),
+        (n_batches, n, most),
+        n_reads,
         np.int32,
     )
-    list_readers(wanted, np.zeros(n, np.int64), found)
+    list_readers(wanted, np.zeros_like(counts), found)
     return found
 
 

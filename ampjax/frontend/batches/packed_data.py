@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from ampjax.frontend.batches.batch import Batch, stacked
+from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.batch_shapes import BatchShapes
 from ampjax.frontend.batches.epoch_batches import EpochBatches
 from ampjax.frontend.instance_columns import Columns
 
 KEPT_BYTES = 2**28
 """Batches of a data set that are kept hold so many bytes at most."""
+
+TOGETHER = 16
+"""So many batches are packed together at most."""
+
+TOGETHER_BYTES = 2**24
+"""Batches that are packed together hold about so many bytes at most."""
 
 NOTED = 2**16
 """Of so many groups it is known at most that they were packed once."""
@@ -26,18 +33,15 @@ class PackedData:
     Args:
       columns: Its examples, checked.
       shapes: The shapes of its batches.
-      is_stacked: Whether a batch has parts, with an axis for them in front.
     """
 
     def __init__(
         self,
         columns: Columns,
         shapes: BatchShapes,
-        is_stacked: bool = False,
     ):
         self._columns = columns
         self.shapes = shapes
-        self._is_stacked = is_stacked
         self._noted: set[int] = set()
         self._kept: dict[bytes, Batch] = {}
         self._n_bytes = 0
@@ -56,31 +60,47 @@ class PackedData:
         Args:
           numbers: The numbers of its examples.
         """
-        key = numbers.tobytes()
-        batch = self._kept.get(key)
-        if batch is None:
-            batch = self._packed(numbers)
-            self._keep(key, batch)
-        return batch
+        return self._some([numbers])[0]
 
-    def _packed(self, numbers: np.ndarray) -> Batch:
-        parts = self.shapes.pack(self._columns, numbers)
-        return stacked(parts) if self._is_stacked else parts[0]
+    def batches(self, groups: Sequence[np.ndarray]) -> Iterator[Batch]:
+        """Some batches, of which a few are packed together when the first of these is asked for.
 
-    def _keep(self, key: bytes, batch: Batch) -> None:
-        """Keeps a batch whose group was packed before, if there is room; of another one notes that."""
+        Args:
+          groups: The numbers of the examples of each batch.
+        """
+        largest = 8 * self.shapes.shapes[-1].n_numbers
+        n = min(TOGETHER, TOGETHER_BYTES // max(largest, 1))
+        n = max(n, 1)
+        for first in range(0, len(groups), n):
+            yield from self._some(groups[first : first + n])
+
+    def _some(self, groups: Sequence[np.ndarray]) -> list[Batch]:
+        """Packs batches that are not kept."""
+        keys = [numbers.tobytes() for numbers in groups]
+        found = {key: self._kept[key] for key in keys if key in self._kept}
+        new = [numbers for numbers in groups if numbers.tobytes() not in found]
+        for numbers, batch in zip(new, self.shapes.pack(self._columns, new), strict=True):
+            key = numbers.tobytes()
+            found[key] = self._keep(key, batch)
+        return [found[key] for key in keys]
+
+    def _keep(self, key: bytes, batch: Batch) -> Batch:
+        """Keeps a batch whose group was packed before, in arrays of its own, if there is room; of another one notes that."""
         number = hash(key)
         if number not in self._noted:
             if len(self._noted) < NOTED:
                 self._noted.add(number)
-            return
+            return batch
         arrays = (batch.weights, *batch.arrays)
         n_bytes = sum(array.nbytes for array in arrays)
-        if self._n_bytes + n_bytes <= KEPT_BYTES:
-            self._n_bytes += n_bytes
-            self._kept[key] = batch
-            for array in arrays:
-                array.flags.writeable = False
+        if self._n_bytes + n_bytes > KEPT_BYTES:
+            return batch
+        self._n_bytes += n_bytes
+        weights, *others = (array.copy() for array in arrays)
+        for array in (weights, *others):
+            array.flags.writeable = False
+        self._kept[key] = replace(batch, weights=weights, arrays=tuple(others))
+        return self._kept[key]
 
     def examples(self) -> list[Batch]:
         """A batch of each shape."""

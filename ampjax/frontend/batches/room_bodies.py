@@ -691,11 +691,9 @@ class _Keys:
         self._number = low.n_draws
 
         def numbers(tables: RowTables) -> np.ndarray:
-            return tables.column(
-                frame,
-                space,
-                np.arange(space.n_rows(tables.data), dtype=np.uint32),
-            )
+            bounds = tables.bounds(space)
+            every = np.arange(bounds[-1]) - bounds[:-1].repeat(np.diff(bounds))
+            return tables.column(frame, space, every.astype(np.uint32))
 
         self._rows = low.slot(("numbers", space), frame, numbers)
 

@@ -18,7 +18,7 @@ from ampjax.frontend.batches.programs_of_rows import Block, Report, Rows, Run, S
 from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
 from ampjax.frontend.batches.room_bodies import Body, require_in_front
 from ampjax.frontend.batches.row_lowering import RowLowering, Rule, SequenceRule, Value
-from ampjax.frontend.batches.row_tables import RowTables, Sizes, rounded
+from ampjax.frontend.batches.row_tables import Examples, RowTables, Sizes, rounded
 from ampjax.frontend.batches.symbolic_lengths import evaluated, names_in
 from ampjax.frontend.combinators.tracing import Combinator, trace, tracing, type_of
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
@@ -43,40 +43,23 @@ MOST_SIZES = 256
 
 
 @dataclass(frozen=True)
-class PackedParts:
-    """Packed examples: a batch for each part, and the sizes of their arrays.
+class Packed:
+    """Examples that were packed together.
 
     Args:
-      batches: Of each part.
-      sizes: The largest sizes of any.
-      counts: What the sizes hold, where a size may hold more; likewise the largest.
+      together: The batches as one, whose arrays have an axis for the batches in front.
+      sizes: The sizes of their arrays.
+      counts: What the sizes hold at most, where a size may hold more.
     """
 
-    batches: list[Batch]
-    sizes: dict[Hashable, int]
-    counts: dict[Hashable, int]
-
-    def note(self, tables: RowTables) -> None:
-        """Notes a part's sizes."""
-        for key, size in tables.sizes.items():
-            self.sizes[key] = max(
-                size,
-                self.sizes.get(key, 0),
-            )
-        for key, n in tables.counts.items():
-            self.counts[key] = max(
-                n,
-                self.counts.get(key, 0),
-            )
+    together: Batch
+    sizes: Mapping[Hashable, int]
+    counts: Mapping[Hashable, int]
 
     @property
-    def are_alike(self) -> bool:
-        """Whether all parts have arrays of the same shapes."""
-        shapes = set()
-        for batch in self.batches:
-            of_batch = tuple(array.shape for array in batch.arrays)
-            shapes.add(of_batch)
-        return len(shapes) == 1
+    def n_numbers(self) -> int:
+        """The numbers in all arrays."""
+        return sum(array.size for array in self.together.arrays)
 
 
 class RowProgram:
@@ -198,46 +181,45 @@ class RowProgram:
 
     def pack(
         self,
-        parts: Sequence[Columns],
+        examples: Examples,
         size: int,
         least: Sizes | None = None,
-    ) -> list[Batch]:
-        """Examples as arrays: batches of equal shapes.
+    ) -> Batch:
+        """Examples as arrays: batches of equal shapes, as one batch whose arrays have an axis for these in front.
 
         Args:
-          parts: The examples of each batch.
+          examples: The examples of each batch.
           size: Rows of each: as many as examples, or more.
           least: The sizes of an earlier batch, whose shapes these are to have if the examples fit; else larger ones with room.
 
         Raises:
           DataError: If a number in an example is not what the model can use.
         """
-        for columns in parts:
-            self.check(columns)
+        self.check(examples.columns)
         if least is None:
-            packed = self.pack_in(parts, size, {})
+            packed = self.pack_in(examples, size, {})
         else:
-            packed = self.pack_like(parts, size, least)
-        return packed.batches
+            packed = self.pack_like(examples, size, least)
+        return packed.together
 
     def pack_like(
         self,
-        parts: Sequence[Columns],
+        examples: Examples,
         size: int,
         least: Sizes,
-    ) -> PackedParts:
+    ) -> Packed:
         """Checked examples as arrays of the sizes of an earlier batch, or of larger sizes with room where some example does not fit.
 
         Args:
-          parts: The examples of each batch.
+          examples: The examples of each batch.
           size: Rows of each: as many as examples, or more.
           least: The sizes.
         """
-        packed = self.pack_in(parts, size, least)
+        packed = self.pack_in(examples, size, least)
         if packed.sizes.items() <= least.items():
             return packed
-        need = self.pack_in(parts, size, {}, lambda n: n)
-        return self.pack_in(parts, size, _with_room(least, need))
+        need = self.pack_in(examples, size, {}, lambda n: n)
+        return self.pack_in(examples, size, _with_room(least, need))
 
     def _note(self, batch: Batch, sizes: Sizes) -> None:
         """Keeps the sizes of a batch's arrays by their shapes."""
@@ -258,61 +240,32 @@ class RowProgram:
 
     def pack_in(
         self,
-        parts: Sequence[Columns],
+        examples: Examples,
         size: int,
         least: Sizes,
         round_up: Callable[[int], int] | None = None,
-    ) -> PackedParts:
-        """Examples that have been checked, as arrays of given sizes at least, which are the same for all parts.
+    ) -> Packed:
+        """Examples that have been checked, as arrays of given sizes at least, which are the same for all batches.
 
         Args:
-          parts: The examples of each batch.
+          examples: The examples of each batch.
           size: Rows of each: as many as examples, or more.
           least: The sizes.
           round_up: From a number of rows to the size that holds so many, where `least` does not; by default one of few sizes.
         """
-        packed = self._pack_once(
-            parts,
+        tables = RowTables(
+            examples,
             size,
             least,
             round_up,
         )
-        # Wider levels need more rows together, so the sizes of all parts may be too small for some part.
-        while not packed.are_alike:
-            packed = self._pack_once(
-                parts,
-                size,
-                packed.sizes,
-                round_up,
-            )
-        return packed
+        together = self._packed(tables)
+        self._note(together, {**least, **tables.sizes})
+        return Packed(together, tables.sizes, tables.counts)
 
-    def _pack_once(
-        self,
-        parts: Sequence[Columns],
-        size: int,
-        least: Sizes,
-        round_up: Callable[[int], int] | None,
-    ) -> PackedParts:
-        """Packs each part in given sizes at least, without regard to other parts."""
-        packed = PackedParts([], {}, {})
-        for columns in parts:
-            tables = RowTables(
-                columns,
-                size,
-                least,
-                round_up,
-            )
-            batch = self._packed(tables, size)
-            packed.batches.append(batch)
-            packed.note(tables)
-            self._note(batch, {**least, **tables.sizes})
-        return packed
-
-    def _packed(self, tables: RowTables, size: int) -> Batch:
+    def _packed(self, tables: RowTables) -> Batch:
         columns = tables.data
-        weights = np.zeros(size, np.float32)
-        weights[: len(columns)] = 1
+        weights = tables.is_example.astype(np.float32)
         arrays: list[np.ndarray] = []
         missing: list[tuple[int, tuple[str, ...]]] = []
         for number, slot in enumerate(self._slots):
@@ -557,10 +510,11 @@ def _report(
             space,
             space.instances(tables.data),
         )
+        first = tables.bounds(space.around()[-1])[:-1, None]
         return np.where(
             tells.make(tables),
-            own,
-            len(tables.rows(low.root, body.space)),
+            own - first,
+            tables.rows(low.root, body.space).shape[1],
         ).astype(np.int32)
 
     of = low.slot(

@@ -1,16 +1,19 @@
-"""Places of the rows of index spaces in a batch's arrays: integers of the host, made once for each batch.
+"""Places of the rows of index spaces in a batch's arrays: integers of the host, made once for each batch, of several batches in one go.
 
 A *frame* is a way to lay rows out. In the root frame all rows of a space lie one after the other: `[rows]`. A loop has a frame of its own, in
 which the rows of each level lie together: `[levels, rows]`; in a loop inside of a loop `[levels, levels, rows]`. All levels of a frame have the
 same size, which is rounded up, so that few shapes are compiled. What is left over is filled with copies of a row that is there: so it computes
 what that row computes, and nothing that is not finite comes from it alone.
+
+All tables have an axis in front, for batches that are packed together. Rows are numbered over all of these batches, their places in each of them.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +52,7 @@ class Frame:
     Args:
       outer: The frame of the loop's surroundings; None for the root.
       space: The space whose rows the loop's levels are made of; every other space in the frame is inside of it.
-      levels: From the tables to `[..., levels, rows]`: the rows of `space` at each level, -1 where none is.
+      levels: From the tables to `[batches, ..., levels, rows]`: the rows of `space` at each level, -1 where none is.
       beside: The space around, if the loop's row at each place belongs to the surroundings' row at that place.
       copied: From a space inside, whose rows are copies and lie where the originals do, to the originals' space; from any other to None.
 
@@ -99,28 +102,45 @@ Place = tuple[Frame, IndexSpace]
 """The rows of a space as they lie in a frame."""
 
 
-class RowTables:
-    """The tables of one batch.
+@dataclass(frozen=True)
+class Examples:
+    """The examples of some batches that are packed together.
 
     Args:
-      data: The batch's examples as columns.
-      size: Rows of the space of examples: as many as there are, or more.
-      least: Sizes that are not to be smaller, by what they are sizes of: those of another batch, whose shapes this one is to have.
+      columns: All of them, one batch after the other.
+      n_each: How many each batch has.
+    """
+
+    columns: Columns
+    n_each: Sequence[int]
+
+
+class RowTables:
+    """The tables of some batches of equal shapes.
+
+    Args:
+      examples: The examples of each batch.
+      size: Rows of the space of examples in each: as many as there are, or more.
+      least: Sizes that are not to be smaller, by what they are sizes of: those of another batch, whose shapes these are to have.
       round_up: From a number to the size that holds so many, where `least` does not.
 
     Attributes:
+      data: The examples of all batches.
+      n_batches: How many batches there are.
       sizes: All sizes, by what they are sizes of.
       counts: How many rows or levels there are, of the sizes that are rounded up.
     """
 
     def __init__(
         self,
-        data: Columns,
+        examples: Examples,
         size: int,
         least: Sizes | None = None,
         round_up: Callable[[int], int] | None = None,
     ):
-        self.data = data
+        self.data = examples.columns
+        self.n_batches = len(examples.n_each)
+        self._n_each = np.array(examples.n_each, np.int64)
         self._size = size
         self._least = least or {}
         self._round_up = round_up or rounded
@@ -159,6 +179,32 @@ class RowTables:
         """Makes an object at first use, and keeps the object."""
         return self.data.once((self, key), make)
 
+    @property
+    def is_example(self) -> np.ndarray:
+        """Whether a row of the space of examples is an example, and no copy, `[batches, size]`."""
+        return np.arange(self._size) < self._n_each[:, None]
+
+    def bounds(self, space: IndexSpace) -> np.ndarray:
+        """Finds each batch's first row of a space, and the number of all rows, `[batches + 1]`."""
+
+        def make() -> np.ndarray:
+            around = space.known.parent
+            if around is None:
+                return np.append(0, self._n_each.cumsum())
+            starts = np.append(space.starts(self.data), space.n_rows(self.data))
+            return starts[self.bounds(around)]
+
+        return self.once((space, "bounds"), make)
+
+    def first_rows(self, space: IndexSpace) -> np.ndarray:
+        """Finds each batch's first row of a space, `[batches]`; -1 for a batch that has none."""
+        bounds = self.bounds(space)
+        return np.where(
+            bounds[1:] > bounds[:-1],
+            bounds[:-1],
+            -1,
+        )
+
     def rows(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """`[..., rows]`: which row of the space lies at each place; -1 where none does."""
         return self.once(
@@ -167,13 +213,13 @@ class RowTables:
         )
 
     def filled(self, frame: Frame, space: IndexSpace) -> np.ndarray:
-        """`[..., rows]`: the same with a row that is there where none is, of the same level if that has any."""
+        """`[..., rows]`: the same with a row that is there where none is, of the same level if that has any; -1 if the batch has no row."""
         fills = frame.fills
         if fills is not None and space is frame.space:
             return fills(self)
         return self.once(
             (frame, space, "filled"),
-            lambda: _filled(self.rows(frame, space)),
+            lambda: self._filled(frame, space),
         )
 
     def is_there(self, frame: Frame, space: IndexSpace) -> np.ndarray:
@@ -193,13 +239,10 @@ class RowTables:
           space: The space.
           values: `[rows of the space, *shape]`.
         """
-        rows = self.filled(frame, space)
-        if not len(values):
-            return np.zeros(
-                (*rows.shape, *values.shape[1:]),
-                values.dtype,
-            )
-        return values[rows]
+        return at_rows(
+            values,
+            self.filled(frame, space),
+        )
 
     def reads(
         self,
@@ -234,7 +277,7 @@ class RowTables:
         place: Place,
         origin: Origin,
     ) -> np.ndarray:
-        """Finds the same positions, `[reads]`, only for rows that are no copies and read one; -1 for the others.
+        """Finds the same positions, `[batches, reads]`, only for rows that are no copies and read one; -1 for the others.
 
         Args:
           source: As for `reads`.
@@ -253,7 +296,7 @@ class RowTables:
                 n_rows,
                 found,
             )
-        return found
+        return by_batch(found, self.n_batches)
 
     def span(self, source: Place, frame: Frame) -> int:
         """Counts the rows of a place in reach from a frame: all levels of loops that have ended there count.
@@ -290,10 +333,10 @@ class RowTables:
         """Finds the position of each row of a space in a frame, over all levels, `[rows of the space]`; -1 for a row that the frame lacks."""
 
         def make() -> np.ndarray:
-            rows = self.rows(frame, space).ravel()
+            rows = by_batch(self.rows(frame, space))
             found = np.full(space.n_rows(self.data), -1)
-            at = np.flatnonzero(rows >= 0)
-            found[rows[at]] = at
+            batch, at = np.nonzero(rows >= 0)
+            found[rows[batch, at]] = at
             return found
 
         return self.once((frame, space, "lies"), make)
@@ -303,13 +346,32 @@ class RowTables:
             assert frame.levels is not None
             return frame.levels(self)
         if space.parent is None:
-            rows = np.full(self._size, -1)
-            rows[: len(self.data)] = np.arange(len(self.data))
-            return rows
+            first = self.bounds(space)[:-1, None]
+            return np.where(
+                self.is_example,
+                first + np.arange(self._size),
+                -1,
+            )
         copied = frame.alongside(space)
         if copied is not None:
             return self._alongside(frame, space, copied)
         return self._inside(self.rows(frame, space.parent), frame, space)
+
+    def _filled(self, frame: Frame, space: IndexSpace) -> np.ndarray:
+        """Lists the rows of a frame, with copies where none is."""
+        rows = self.rows(frame, space)
+        groups = wide(rows).reshape(
+            self.n_batches,
+            math.prod(rows.shape[1:-1]),
+            rows.shape[-1],
+        )
+        found = np.empty_like(groups)
+        fill(groups, found)
+        if found.size and found.min() < 0:
+            # rows of the space may be there that the frame lacks
+            first = self.first_rows(space)[:, None, None]
+            found = np.where(found < 0, first, found)
+        return found.reshape(rows.shape)
 
     def _alongside(
         self,
@@ -413,12 +475,30 @@ def _reach(
     return lies, max(tables.span(source, frame), 1)
 
 
-def _filled(rows: np.ndarray) -> np.ndarray:
-    """Rows with copies where none is."""
-    groups = wide(rows).reshape(
-        math.prod(rows.shape[:-1]),
-        rows.shape[-1],
-    )
-    found = np.empty_like(groups)
-    fill(groups, found)
-    return found.reshape(rows.shape)
+def by_batch(rows: np.ndarray, n_batches: int | None = None) -> np.ndarray:
+    """Lists the rows of each batch one after the other, `[batches, rows]`.
+
+    Args:
+      rows: `[batches, ...]`, or the rows of all batches in a single list.
+      n_batches: How many batches there are; by default as many as `rows` is long.
+    """
+    n = len(rows) if n_batches is None else n_batches
+    return rows.reshape(n, rows.size // n)
+
+
+def at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Rows of a column; zeros where there is no row.
+
+    Args:
+      values: `[rows of a space, ...]`.
+      rows: Numbers of rows; below 0 for none.
+    """
+    if not len(values):
+        return np.zeros(
+            (*rows.shape, *values.shape[1:]),
+            values.dtype,
+        )
+    found = values[rows]
+    if rows.size and rows.min() < 0:
+        found[rows < 0] = 0
+    return found

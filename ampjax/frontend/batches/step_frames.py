@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.frontend.batches.inverse_reads import inverse
-from ampjax.frontend.batches.row_tables import Frame, Place, RowTables
+from ampjax.frontend.batches.row_tables import Frame, Place, RowTables, by_batch
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.row_origins import Origin
 from ampjax.frontend.loops.step_layouts import StepLayout, largest_count, lay_out, row_counts
@@ -68,48 +68,43 @@ class StepFrame(Frame):
         """Returns the places of the rows."""
         return tables.once(
             (self, "layout"),
-            lambda: self._lay_out(tables)[0],
+            lambda: self._lay_out(tables),
         )
 
     def lanes(self, tables: RowTables) -> np.ndarray:
-        """`[largest row count]`: the numbers from 0."""
+        """`[batches, largest row count]`: the numbers from 0."""
         self.layout(tables)
-        return np.arange(
-            tables.sizes[self, "lanes"],
-            dtype=np.int32,
-        )
+        n = tables.sizes[self, "lanes"]
+        numbers = np.arange(n, dtype=np.int32)
+        return np.broadcast_to(numbers, (tables.n_batches, n))
 
     def steps(self, tables: RowTables) -> np.ndarray:
-        """`[steps]`: where each step's rows begin."""
-        firsts = self.layout(tables).firsts
-        size = tables.rounded(
-            (self, "steps"),
-            len(firsts),
-        )
-        return np.pad(
-            firsts,
-            (0, size - len(firsts)),
-        ).astype(np.int32)
+        """`[batches, steps]`: where each step's rows begin."""
+        layout = self.layout(tables)
+        most = int(layout.n_steps.max())
+        size = tables.rounded((self, "steps"), most)
+        found = np.zeros((tables.n_batches, size), np.int32)
+        found[:, :most] = layout.firsts[:, :most]
+        return found
 
     def rounds(self, tables: RowTables) -> np.ndarray:
-        """Counts rounds and steps, then tells where each row count's steps of a round begin and end, `[1 + rounds, row counts + 1]`."""
+        """Counts rounds and steps, then tells where each row count's steps of a round begin and end, `[batches, 1 + rounds, row counts + 1]`."""
         layout = self.layout(tables)
         starts = layout.starts
-        size = tables.rounded(
-            (self, "rounds"),
-            len(starts),
-        )
-        n_columns = max(starts.shape[1], 2)  # without a row count there are no rounds
+        most = int(layout.n_rounds.max())
+        size = tables.rounded((self, "rounds"), most)
+        n_columns = max(starts.shape[2], 2)  # without a row count there are no rounds
         found = np.zeros(
-            (1 + size, n_columns),
+            (tables.n_batches, 1 + size, n_columns),
             np.int32,
         )
-        found[0, :2] = len(starts), len(layout.firsts)
-        found[1 : 1 + len(starts), : starts.shape[1]] = starts
+        found[:, 0, 0] = layout.n_rounds
+        found[:, 0, 1] = layout.n_steps
+        found[:, 1 : 1 + most, : starts.shape[2]] = starts[:, :most]
         return found
 
     def positions(self, tables: RowTables) -> np.ndarray:
-        """Finds the position of each row's state in the arena, `[rows of the space]`; -1 for a row without a state."""
+        """Finds the position of each row's state in its batch's arena, `[rows of the space]`; -1 for a row without a state."""
 
         def make() -> np.ndarray:
             n_before = self.n_before(tables)
@@ -128,10 +123,10 @@ class StepFrame(Frame):
         return tables.once((self, "positions"), make)
 
     def n_before(self, tables: RowTables) -> int:
-        """Counts the states before the loop, copies included."""
+        """Counts the states before the loop in each batch, copies included."""
         if self._before is None:
             return 0
-        return tables.rows(*self._before.place).size
+        return tables.rows(*self._before.place)[0].size
 
     def read(
         self, tables: RowTables, place: Place, awaited: Origin, at_start: Origin | None = None
@@ -169,25 +164,22 @@ class StepFrame(Frame):
         tables: RowTables,
         reads: Sequence[np.ndarray],
     ) -> np.ndarray:
-        """Finds the positions of the cotangents of each state's readers, `[states, most readers]`; no column if cotangents are to be added up.
+        """Finds the positions of the cotangents of each state's readers, `[batches, states, most readers]`; no column if cotangents are to be added up.
 
         Of each row's cotangents, those of the states that it reads come first, in the order of reads, then its own one.
 
         Args:
           tables: The tables.
-          reads: Where the states that each row reads lie, `[rows]` each.
+          reads: Where the states that each row reads lie, `[batches, rows]` each.
         """
-        is_there = tables.is_there(
-            self,
-            self._own,
-        ).ravel()
+        is_there = by_batch(tables.is_there(self, self._own))
         wanted = np.full(
-            (len(is_there), len(reads) + 1),
+            (*is_there.shape, len(reads) + 1),
             -1,
         )
         for number, read in enumerate(reads):
             np.copyto(
-                wanted[:, number],
+                wanted[..., number],
                 read,
                 where=is_there,
             )
@@ -200,47 +192,55 @@ class StepFrame(Frame):
         )
 
     def n_states(self, tables: RowTables) -> int:
-        """Counts the states of the arena, copies included."""
-        return (
-            self.n_before(tables)
-            + tables.rows(
-                self,
-                self._own,
-            ).size
-        )
+        """Counts the states of each batch's arena, copies included."""
+        own = tables.rows(self, self._own)[0]
+        return self.n_before(tables) + own.size
 
     def _rows_in_order(self, tables: RowTables) -> np.ndarray:
-        """`[1, rows]`: all rows in the order of steps."""
-        layout, own = self._lay_out(tables)
+        """`[batches, 1, rows]`: all rows in the order of steps."""
+        layout = self.layout(tables)
         size = tables.rounded(
             (self, "rows"),
-            layout.n_rows,
+            int(layout.n_rows.max()),
         )
         size = max(size, tables.sizes[self, "lanes"])
-        found = np.full((1, size), -1)
-        found[0, layout.at] = own
+        found = np.full((tables.n_batches, 1, size), -1)
+        batch, own, _ = self._computed(tables)
+        found[batch, 0, layout.at] = own
         return found
 
-    def _lay_out(self, tables: RowTables) -> tuple[StepLayout, np.ndarray]:
-        def make() -> tuple[StepLayout, np.ndarray]:
-            rows = tables.rows(self._around, self._own)
-            own = rows[rows >= 0]
-            level = self._level(tables.data)[own]
-            own = own[level >= 0]
-            level = level[level >= 0]
-            widest = int(np.bincount(level).max(initial=0))
-            largest = tables.at_least(
-                (self, "lanes"),
-                largest_count(widest),
-            )
-            return lay_out(
-                level,
-                self._order(tables.data)[own],
-                largest,
-                self._start,
-            ), own
+    def _lay_out(self, tables: RowTables) -> StepLayout:
+        batch, own, level = self._computed(tables)
+        n_levels = int(level.max(initial=-1)) + 1
+        counts = np.bincount(
+            batch * n_levels + level,
+            minlength=tables.n_batches * n_levels,
+        )
+        largest = tables.at_least(
+            (self, "lanes"),
+            largest_count(int(counts.max(initial=0))),
+        )
+        return lay_out(
+            level,
+            self._order(tables.data)[own],
+            batch,
+            counts.reshape(tables.n_batches, n_levels),
+            largest,
+            self._start,
+        )
 
-        return tables.once((self, "laid out"), make)
+    def _computed(self, tables: RowTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Lists the batch, the number and the level of each row that has a level."""
+
+        def make() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            rows = tables.rows(self._around, self._own)
+            batch, place = np.nonzero(rows >= 0)
+            own = rows[batch, place]
+            level = self._level(tables.data)[own]
+            is_computed = level >= 0
+            return batch[is_computed], own[is_computed], level[is_computed]
+
+        return tables.once((self, "computed"), make)
 
 
 def sizes_of(lanes: np.ndarray) -> list[int]:

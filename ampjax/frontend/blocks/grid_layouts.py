@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampjax.frontend.batches.row_tables import Frame, RowTables, fine
+from ampjax.frontend.batches.row_tables import Frame, RowTables, at_rows, fine
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.loops.table_passes import list_pairs, wide
 from ampjax.utils.row_ranges import ranges
@@ -23,11 +23,11 @@ ACROSS = 16
 
 @dataclass(frozen=True)
 class GridRows:
-    """The places of the rows of a space in a block.
+    """The places of the rows of a space in a block, for several batches.
 
     Args:
       there: Which row lies at each place; -1 where none does.
-      filled: The same with a copy in place of each -1.
+      filled: The same with a copy in place of each -1, if the batch has a row.
     """
 
     there: np.ndarray
@@ -36,13 +36,13 @@ class GridRows:
 
 @dataclass(frozen=True)
 class GridLayout:
-    """A block of one batch.
+    """A block of several batches.
 
     Args:
-      outer: The outer row of each tile, `[n]`.
-      around: The tile's rows on the side around, `[n, longest]`.
-      across: The outer row's rows on the side across, `[n, longest]`.
-      counts: Which rows across count in a reduction, `[n, longest]`.
+      outer: The outer row of each tile, `[batches, n]`.
+      around: The tile's rows on the side around, `[batches, n, longest]`.
+      across: The outer row's rows on the side across, `[batches, n, longest]`.
+      counts: Which rows across count in a reduction, `[batches, n, longest]`.
     """
 
     outer: GridRows
@@ -119,41 +119,71 @@ class GridSpaces(PairSpaces):
         first = np.cumsum(of_around) - of_around
         # the outer rows that have pairs, in the order of their places
         places = tables.rows(self._root, self.outer)
-        own = places[places >= 0]
-        own = own[(of_around[own] > 0) & (of_across[own] > 0)]
+        batch, place = np.nonzero(places >= 0)
+        own = places[batch, place]
+        has_pairs = (of_around[own] > 0) & (of_across[own] > 0)
+        own = own[has_pairs]
+        batch = batch[has_pairs]
         longest = fine(int(of_across[own].max(initial=0)))
         longest = tables.at_least((self, "across"), longest)
-        most = int(of_around[own].max(initial=0))
-        height = tables.at_least(
-            (self, "around"),
-            _height(of_around[own], most),
-        )
+        heights, most = _heights(of_around[own], batch, tables.n_batches)
+        height = tables.at_least((self, "around"), int(heights.max()))
         # each of them is cut into tiles of so many rows around
         n_tiles = -(-of_around[own] // max(height, 1))
-        if height < most:
-            n = tables.rounded((self, "tiles"), int(n_tiles.sum()))
-        else:
-            n = tables.at_least((self, "tiles"), len(places))
         tile = own.repeat(n_tiles)
+        tiles = _Tiles.of(batch.repeat(n_tiles), tables.n_batches)
+        n = self._n_tiles(tables, tiles.n_each, height < most)
         done = height * ranges(np.zeros_like(n_tiles), n_tiles)
         sizes = np.minimum(of_around[tile] - done, height)
-        around, _ = _side(first[tile] + done, sizes, (n, height))
-        starts = self.across.starts(data)
-        across, counts = _side(
-            starts[tile],
+        around, _ = tiles.side(
+            first[tile] + done,
+            sizes,
+            (n, height),
+            tables.first_rows(self.around),
+        )
+        across, counts = tiles.side(
+            self.across.starts(data)[tile],
             of_across[tile],
             (n, longest),
+            tables.first_rows(self.across),
         )
-        outer, _ = _side(tile, np.ones_like(tile), (n, 1))
+        outer, _ = tiles.side(
+            tile,
+            np.ones_like(tile),
+            (n, 1),
+            tables.first_rows(self.outer),
+        )
         return GridLayout(
-            GridRows(outer.there[:, 0], outer.filled[:, 0]),
+            GridRows(outer.there[..., 0], outer.filled[..., 0]),
             around,
             across,
             counts,
         )
 
+    def _n_tiles(
+        self,
+        tables: RowTables,
+        n_each: np.ndarray,
+        is_cut: np.ndarray,
+    ) -> int:
+        """Chooses the number of tiles of a batch: as many as outer rows have places, unless outer rows are cut.
+
+        Args:
+          tables: The tables.
+          n_each: How many tiles each batch needs.
+          is_cut: Whether outer rows of a batch have several.
+        """
+        key = (self, "tiles")
+        n = 0
+        if is_cut.any():
+            n = tables.rounded(key, int(n_each[is_cut].max()))
+        if not is_cut.all():
+            n_places = tables.rows(self._root, self.outer).shape[1]
+            n = tables.at_least(key, max(n, n_places))
+        return n
+
     def pair_rows(self, tables: RowTables) -> GridRows:
-        """The pairs `[n, longest around, longest across]`.
+        """The pairs `[batches, n, longest around, longest across]`.
 
         Args:
           tables: The batch's tables.
@@ -167,54 +197,95 @@ class GridSpaces(PairSpaces):
         layout = self.layout(tables)
         around = layout.around
         across = layout.across
-        starts = self.pairs.starts(tables.data)
-        if not len(starts):
-            shape = (*around.there.shape, across.there.shape[1])
-            none = np.zeros(shape, np.int64)
-            return GridRows(none - 1, none)
-        first = self.across.starts(tables.data)[layout.outer.filled]
-        shape = (*around.there.shape, across.there.shape[1])
+        first = at_rows(self.across.starts(tables.data), layout.outer.filled)
+        starts = at_rows(self.pairs.starts(tables.data), around.filled)
+        n = first.size
+        shape = (*around.there.shape, across.there.shape[2])
         found = GridRows(np.empty(shape, np.int64), np.empty(shape, np.int64))
         list_pairs(
-            starts[around.filled],
-            wide(across.filled),
-            first,
-            around.there >= 0,
-            across.there >= 0,
-            found.there,
-            found.filled,
+            starts.reshape(n, shape[2]),
+            wide(across.filled).reshape(n, shape[3]),
+            first.ravel(),
+            (around.there >= 0).reshape(n, shape[2]),
+            (across.there >= 0).reshape(n, shape[3]),
+            found.there.reshape(n, *shape[2:]),
+            found.filled.reshape(n, *shape[2:]),
         )
+        # a batch without a tile has no pair
+        has_pairs = (layout.outer.there >= 0).any(1)
+        found.filled[~has_pairs] = -1
         return found
 
 
-def _side(
-    starts: np.ndarray,
-    sizes: np.ndarray,
-    shape: tuple[int, int],
-) -> tuple[GridRows, np.ndarray]:
-    """Lists the rows of one side, and which count: fillers of a tile do not, rows of a copied tile count as in the original.
+@dataclass(frozen=True)
+class _Tiles:
+    """Tiles of several batches, one batch after the other.
 
     Args:
-      starts: The first row of each tile.
-      sizes: How many each has.
-      shape: Tiles and rows, as many as fit.
+      firsts: The first tile of each batch.
+      n_each: How many each batch has.
     """
-    n = len(starts)
-    if not n:
-        none = np.zeros(shape, np.int64)
-        return GridRows(none - 1, none), none > 0
-    tile = np.arange(shape[0])
-    is_tile = tile < n
-    tile = np.where(is_tile, tile, 0)
-    number = np.arange(shape[1])
-    counts = number < sizes[tile][:, None]
-    filled = starts[tile][:, None] + np.where(counts, number, 0)
-    there = np.where(
-        counts & is_tile[:, None],
-        filled,
-        -1,
-    )
-    return GridRows(there, filled), counts
+
+    firsts: np.ndarray
+    n_each: np.ndarray
+
+    @classmethod
+    def of(cls, batch: np.ndarray, n_batches: int) -> _Tiles:
+        """Counts tiles, given the batch of each."""
+        n_each = np.bincount(batch, minlength=n_batches)
+        return cls(n_each.cumsum() - n_each, n_each)
+
+    def side(
+        self,
+        starts: np.ndarray,
+        sizes: np.ndarray,
+        shape: tuple[int, int],
+        otherwise: np.ndarray,
+    ) -> tuple[GridRows, np.ndarray]:
+        """Lists the rows of one side, and which count: fillers of a tile do not, rows of a copied tile count as in the original.
+
+        Args:
+          starts: The first row of each tile.
+          sizes: How many each has.
+          shape: Tiles and rows of a batch, as many as fit.
+          otherwise: The row that fills a batch without tiles up.
+        """
+        number = np.arange(shape[0])
+        is_tile = number < self.n_each[:, None]
+        tile = self.firsts[:, None] + np.where(is_tile, number, 0)
+        has_tiles = self.n_each > 0
+        tile[~has_tiles] = -1
+        number = np.arange(shape[1])
+        counts = number < at_rows(sizes, tile)[..., None]
+        filled = at_rows(starts, tile)[..., None] + np.where(counts, number, 0)
+        filled[~has_tiles] = otherwise[~has_tiles, None, None]
+        there = np.where(
+            counts & is_tile[..., None],
+            filled,
+            -1,
+        )
+        return GridRows(there, filled), counts
+
+
+def _heights(
+    sizes: np.ndarray,
+    batch: np.ndarray,
+    n_batches: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Chooses the number of rows around in a tile for each batch, and tells how many the largest outer row has.
+
+    Args:
+      sizes: Rows around of each outer row.
+      batch: Their batches.
+      n_batches: How many there are.
+    """
+    heights = np.zeros(n_batches, np.int64)
+    most = np.zeros(n_batches, np.int64)
+    for number in range(n_batches):
+        own = sizes[batch == number]
+        most[number] = own.max(initial=0)
+        heights[number] = _height(own, int(most[number]))
+    return heights, most
 
 
 def _height(sizes: np.ndarray, most: int) -> int:

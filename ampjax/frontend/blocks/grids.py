@@ -11,7 +11,7 @@ import numpy as np
 from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, Slot, View
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import RowLowering, Value
-from ampjax.frontend.batches.row_tables import Frame, RowTables
+from ampjax.frontend.batches.row_tables import Frame, RowTables, by_batch
 from ampjax.frontend.blocks import grid_layouts
 from ampjax.frontend.blocks.grid_layouts import GridSpaces, PairSpaces
 from ampjax.frontend.blocks.pair_products import PairProduct
@@ -35,9 +35,9 @@ class GridFrame(Frame):
         super().__init__(
             None,
             space,
-            lambda tables: find(tables).there.ravel(),
+            lambda tables: by_batch(find(tables).there),
         )
-        self.fills = lambda tables: find(tables).filled.ravel()
+        self.fills = lambda tables: by_batch(find(tables).filled)
 
 
 @dataclass(eq=False)
@@ -273,7 +273,7 @@ def _grid(low: RowLowering, spaces: GridSpaces) -> Grid:
     counts = low.slot(
         ("counts", spaces.pairs),
         across,
-        lambda tables: spaces.layout(tables).counts.ravel(),
+        lambda tables: by_batch(spaces.layout(tables).counts),
     )
     frame = GridFrame(spaces.pairs, spaces.pair_rows)
     return Grid(
@@ -295,7 +295,7 @@ def slot_of_any(low: RowLowering, pairs: IndexSpace) -> Slot:
     return low.slot(
         ("any", pairs),
         low.root,
-        lambda tables: np.asarray(pairs.n_rows(tables.data) > 0),
+        lambda tables: np.diff(tables.bounds(pairs)) > 0,
     )
 
 

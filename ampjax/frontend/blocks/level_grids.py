@@ -6,6 +6,7 @@ that has no pairs is a copy of one that has some: each pair that is computed is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, View
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
-from ampjax.frontend.batches.row_tables import Frame, RowTables, fine
+from ampjax.frontend.batches.row_tables import Frame, RowTables, at_rows, by_batch, fine
 from ampjax.frontend.blocks.grid_layouts import GridRows, PairSpaces
 from ampjax.frontend.blocks.grids import Grid, GridFrame, slot_of_any
 from ampjax.frontend.draft.index_spaces import IndexSpace
@@ -44,7 +45,7 @@ class LevelSpaces(PairSpaces):
         self._frame = frame
 
     def tiles(self, tables: RowTables) -> GridRows:
-        """The rows around the loop that have pairs, `[n]`: each a tile, whose place is that of the row.
+        """The rows around the loop that have pairs, `[batches, n]`: each a tile, whose place is that of the row.
 
         Args:
           tables: The batch's tables.
@@ -57,11 +58,12 @@ class LevelSpaces(PairSpaces):
         n_pairs = self._lengths(tables) * self.around.lengths(tables.data)
         has_pairs = np.append(n_pairs > 0, False)  # for the row -1, which is none
         there = np.where(has_pairs[rows], rows, -1)
-        first = max(there[there >= 0][:1], default=0)
+        first = np.take_along_axis(there, _first_tile(there), 1) if there.size else there
+        first = np.where(first < 0, tables.first_rows(self.outer)[:, None], first)
         return GridRows(there, np.where(there < 0, first, there))
 
     def across_rows(self, tables: RowTables) -> GridRows:
-        """The elements across of each tile, `[n, longest]`.
+        """The elements across of each tile, `[batches, n, longest]`.
 
         Args:
           tables: The batch's tables.
@@ -72,11 +74,13 @@ class LevelSpaces(PairSpaces):
         tiles = self.tiles(tables)
         starts = self._of_tiles(tables, self.across.starts(tables.data))
         counts = self.counts(tables)
-        filled = starts[tiles.filled][:, None] + np.where(counts, np.arange(counts.shape[1]), 0)
-        return GridRows(np.where(counts & (tiles.there >= 0)[:, None], filled, -1), filled)
+        number = np.where(counts, np.arange(counts.shape[2]), 0)
+        filled = at_rows(starts, tiles.filled)[..., None] + number
+        is_tile = tiles.there >= 0
+        return GridRows(np.where(counts & is_tile[..., None], filled, -1), filled)
 
     def counts(self, tables: RowTables) -> np.ndarray:
-        """Tells whether each element across counts, `[n, longest]`; a copied tile's elements count as the original's do.
+        """Tells whether each element across counts, `[batches, n, longest]`; a copied tile's elements count as the original's do.
 
         Args:
           tables: The batch's tables.
@@ -85,10 +89,10 @@ class LevelSpaces(PairSpaces):
         sizes = self._lengths(tables)
         longest = fine(int(sizes[tiles.there[tiles.there >= 0]].max(initial=0)))
         longest = tables.at_least((self, "across"), longest)
-        return np.arange(longest) < sizes[tiles.filled][:, None]
+        return np.arange(longest) < at_rows(sizes, tiles.filled)[..., None]
 
     def pair_rows(self, tables: RowTables) -> GridRows:
-        """The pairs of each level `[levels, n, longest]`.
+        """The pairs of each level `[batches, levels, n, longest]`.
 
         Args:
           tables: The batch's tables.
@@ -98,27 +102,28 @@ class LevelSpaces(PairSpaces):
     def _pair_rows(self, tables: RowTables) -> GridRows:
         tiles = self.tiles(tables)
         counts = self.counts(tables)
-        number = np.where(counts, np.arange(counts.shape[1]), 0)
+        number = np.where(counts, np.arange(counts.shape[2]), 0)[:, None]
         loop = tables.rows(self._frame, self.around)
         starts = self.pairs.starts(tables.data)
         if not len(starts) or not loop.size:
-            none = np.zeros((*loop.shape, counts.shape[1]), np.int64)
-            return GridRows(none - 1, none)
+            none = np.full((*loop.shape, counts.shape[2]), -1)
+            return GridRows(none, none)
         # a row whose loop has ended is what it was at its last level
         level = np.where(
             loop >= 0,
-            np.arange(len(loop))[:, None],
+            np.arange(loop.shape[1])[:, None],
             0,
         )
-        held = np.take_along_axis(loop, np.maximum.accumulate(level), 0)
-        tile = np.where(
-            tiles.there >= 0,
-            np.arange(len(number)),
-            np.argmax(tiles.there >= 0),
-        )
-        filled = starts[held[:, tile]][:, :, None] + number
-        is_there = (loop >= 0) & (tiles.there >= 0)
-        return GridRows(np.where(is_there[:, :, None] & counts, filled, -1), filled)
+        held = np.take_along_axis(loop, np.maximum.accumulate(level, 1), 1)
+        is_tile = tiles.there >= 0
+        tile = np.where(is_tile, np.arange(loop.shape[2]), _first_tile(tiles.there))
+        own = np.take_along_axis(held, tile[:, None], 2)
+        filled = at_rows(starts, own)[..., None] + number
+        # a batch without a tile has no pair
+        has_pairs = is_tile.any(1)[:, None, None, None]
+        filled = np.where(has_pairs, filled, -1)
+        is_there = (loop >= 0) & is_tile[:, None]
+        return GridRows(np.where(is_there[..., None] & counts[:, None], filled, -1), filled)
 
     def _lengths(self, tables: RowTables) -> np.ndarray:
         """The numbers of elements across of the rows around the loop."""
@@ -154,7 +159,13 @@ class _PairFrame(Frame):
 
 
 def _by_level(rows: np.ndarray) -> np.ndarray:
-    return rows.reshape(len(rows), rows.shape[1] * rows.shape[2])
+    n_batches, n_levels, *shape = rows.shape
+    return rows.reshape(n_batches, n_levels, math.prod(shape))
+
+
+def _first_tile(there: np.ndarray) -> np.ndarray:
+    """Finds the first place of each batch where a row lies, `[batches, 1]`; 0 where none does."""
+    return np.argmax(there >= 0, 1)[:, None]
 
 
 class LevelGrid(Grid):
@@ -185,7 +196,7 @@ class LevelGrid(Grid):
         counts = low.slot(
             ("counts", pairs),
             of_across,
-            lambda tables: spaces.counts(tables).ravel(),
+            lambda tables: by_batch(spaces.counts(tables)),
         )
         super().__init__(
             spaces,

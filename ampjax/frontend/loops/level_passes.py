@@ -170,3 +170,62 @@ def list_steps(
                 step = firsts[group, level] + place // width
                 found[group, step, place % width] = row
                 counts[group, level] += 1
+
+
+@compiled
+def cut_levels(
+    counts,
+    sizes,
+    last,
+    cut,
+    of_level,
+    firsts,
+    starts,
+    totals,
+):
+    """Cuts levels into steps, at the least cost; see `step_layouts`.
+
+    Args:
+      counts: `[batches, levels]`: the rows of each level.
+      sizes: `[row counts]`: the row counts, the largest first.
+      last: `[rows]`: for so many rows, the number of the last step's row count.
+      cut: `[row counts]`, for the steps of a level.
+      of_level: `[batches, levels]`: a result: where each level's rows begin.
+      firsts: `[batches, steps]`: a result: where each step's rows begin.
+      starts: `[batches, rounds, row counts + 1]`: a result: where each row count's steps begin in each round, and where the round ends.
+      totals: `[batches, 3]`: a result: the number of steps, of rounds and of rows.
+    """
+    n_sizes = len(sizes)
+    for batch in range(counts.shape[0]):
+        n_steps = 0
+        n_rounds = 0
+        n_rows = 0
+        latest = n_sizes
+        for level in range(counts.shape[1]):
+            of_level[batch, level] = n_rows
+            rest = counts[batch, level]
+            if rest == 0:
+                continue
+            # The steps of each row count: full ones while the rows would fill two, then those that cost least.
+            cut[:] = 0
+            cut[0] = max(0, rest // sizes[0] - 1)
+            rest -= cut[0] * sizes[0]
+            while rest > 0:
+                number = last[rest]
+                cut[number] += 1
+                rest -= sizes[number]
+            # A level's steps come from large to small; a step that is larger than the one before begins a round.
+            for number in range(n_sizes):
+                for _ in range(cut[number]):
+                    if n_rounds == 0 or number < latest:
+                        starts[batch, n_rounds, :] = n_steps
+                        n_rounds += 1
+                    latest = number
+                    firsts[batch, n_steps] = n_rows
+                    n_rows += sizes[number]
+                    n_steps += 1
+                    # Smaller row counts, and the end of the round, come behind it.
+                    starts[batch, n_rounds - 1, number + 1 :] = n_steps
+        totals[batch, 0] = n_steps
+        totals[batch, 1] = n_rounds
+        totals[batch, 2] = n_rows

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampjax.frontend.loops.level_passes import sorted_rows
+from ampjax.frontend.loops.level_passes import cut_levels, sorted_rows
 from ampjax.utils.row_ranges import ranges
 
 MOST_ROWS = 128
@@ -24,19 +24,24 @@ EIGHTHS = (8, 5, 3, 1)
 
 @dataclass(frozen=True, eq=False)
 class StepLayout:
-    """The places of rows, and the steps that compute the rows.
+    """The places of rows, and the steps that compute the rows, for several batches.
 
     Args:
-      at: `[rows]`: where each of the given rows lies.
-      firsts: `[steps]`: where each step's rows begin.
-      starts: `[rounds, row counts + 1]`: at which step each row count's steps of each round begin, and where the round ends.
-      n_rows: How many rows there are, copies included.
+      at: `[rows]`: where each of the given rows lies in its batch.
+      firsts: `[batches, most steps]`: where each step's rows begin; 0 behind the last one.
+      starts: `[batches, most rounds, row counts + 1]`: at which step each row count's steps of each round begin, and where the round ends; 0 behind
+        the last round.
+      n_steps: `[batches]`.
+      n_rounds: `[batches]`.
+      n_rows: `[batches]`: how many rows there are, copies included.
     """
 
     at: np.ndarray
     firsts: np.ndarray
     starts: np.ndarray
-    n_rows: int
+    n_steps: np.ndarray
+    n_rounds: np.ndarray
+    n_rows: np.ndarray
 
 
 def row_counts(most: int) -> list[int]:
@@ -67,6 +72,8 @@ def largest_count(most: int) -> int:
 def lay_out(
     levels: np.ndarray,
     order: np.ndarray,
+    batch: np.ndarray,
+    counts: np.ndarray,
     largest: int,
     start: float,
 ) -> StepLayout:
@@ -75,116 +82,45 @@ def lay_out(
     Args:
       levels: `[rows]`: the level of each row, from 0.
       order: `[rows]`: rows of a level lie in the order of these numbers.
+      batch: `[rows]`: the batch of each row.
+      counts: `[batches, levels]`: the rows of each level.
       largest: The largest row count.
       start: What it costs to start a step, in rows that could be computed meanwhile.
     """
-    by_level = sorted_rows(levels, sorted_rows(order))
-    counts = np.bincount(levels)
-    counts = counts[counts > 0]
-    steps = _steps(counts.tobytes(), largest, start)
-    at = np.zeros(len(levels), np.int64)
-    at[by_level] = ranges(steps.of_level, counts)
-    return StepLayout(at, steps.firsts, steps.starts, steps.n_rows)
-
-
-@dataclass(frozen=True, eq=False)
-class _Steps:
-    """The steps of levels of some sizes; see `StepLayout`.
-
-    Args:
-      of_level: `[levels]`: where each level's rows begin.
-      firsts: As there.
-      starts: As there.
-      n_rows: As there.
-    """
-
-    of_level: np.ndarray
-    firsts: np.ndarray
-    starts: np.ndarray
-    n_rows: int
-
-
-@functools.lru_cache(maxsize=32)  # loops in both directions, and later epochs, have the same levels
-def _steps(
-    counts_in_bytes: bytes,
-    largest: int,
-    start: float,
-) -> _Steps:
-    """Cuts levels into steps, given the rows of each level."""
-    counts = np.frombuffer(counts_in_bytes, np.int64)
-    sizes = np.array(row_counts(largest), np.int64)
-    kinds, which = np.unique(counts, return_inverse=True)
-    cuts = [_cut(int(n), tuple(sizes.tolist()), start) for n in kinds]
-    n_steps = np.array([len(cut) for cut in cuts], np.int64)
-    first_cut = np.cumsum(n_steps) - n_steps
-    every_cut = np.concatenate(
-        [
-            np.zeros(
-                0,
-                np.int64,
-            ),
-            *cuts,
-        ]
-    ).astype(np.int64)
-    number = every_cut[
-        ranges(
-            first_cut[which],
-            n_steps[which],
-        )
-    ]
-    ends = np.cumsum(sizes[number])
-    firsts = ends - sizes[number]
-    of_level = np.cumsum(n_steps[which]) - n_steps[which]
-    return _Steps(
-        firsts[of_level],
+    n_batches, n_levels = counts.shape
+    sizes = row_counts(largest)
+    n_sizes = len(sizes)
+    most_rows = int(counts.sum(1).max(initial=0))  # each step has one at least
+    of_level = np.zeros_like(counts)
+    firsts = np.zeros((n_batches, most_rows), np.int64)
+    starts = np.zeros((n_batches, n_levels, n_sizes + 1), np.int64)
+    totals = np.zeros((n_batches, 3), np.int64)
+    cut_levels(
+        counts,
+        np.array(sizes, np.int64),
+        _last_counts(tuple(sizes), start),
+        np.zeros(n_sizes, np.int64),
+        of_level,
         firsts,
-        _rounds(number, len(sizes)),
-        int(ends[-1]) if len(ends) else 0,
+        starts,
+        totals,
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def _cut(
-    n: int,
-    sizes: tuple[int, ...],
-    start: float,
-) -> np.ndarray:
-    """Cuts a level of so many rows into row counts at the least cost, and returns the counts' numbers, the largest counts first."""
-    n_full = max(0, n // sizes[0] - 1)
-    rest = n - n_full * sizes[0]
-    _, ends = _cheapest(sizes, start)
-    found = [0] * n_full
-    while rest > 0:
-        number = int(ends[rest])
-        found.append(number)
-        rest -= sizes[number]
-    return np.sort(np.array(found))
+    by_level = sorted_rows(batch * n_levels + levels, sorted_rows(order))
+    at = np.zeros(len(levels), np.int64)
+    at[by_level] = ranges(of_level.ravel(), counts.ravel())
+    return StepLayout(at, firsts, starts, *totals.T)
 
 
 @functools.lru_cache(maxsize=256)
-def _cheapest(sizes: tuple[int, ...], start: float) -> tuple[list[float], list[int]]:
-    """For each number of rows below twice the largest row count: the least that its steps cost, and the number of the last one's row count."""
+def _last_counts(sizes: tuple[int, ...], start: float) -> np.ndarray:
+    """For each number of rows below twice the largest row count: the number of the row count of the last step, if the steps cost as little as they can."""
     costs = [0.0]
     ends = [0]
-    for n in range(1, 2 * sizes[0]):
+    for n in range(1, 2 * sizes[0] if sizes else 1):
         ways = []
         for number, size in enumerate(sizes):
             ways.append((costs[max(n - size, 0)] + start + size, number))
         cost, number = min(ways)
         costs.append(cost)
         ends.append(number)
-    return costs, ends
-
-
-def _rounds(number: np.ndarray, n_sizes: int) -> np.ndarray:
-    """`[rounds, row counts + 1]`: where the steps of each row count begin in each round, given the number of each step's row count."""
-    if not len(number):
-        return np.zeros(
-            (0, n_sizes + 1),
-            np.int64,
-        )
-    is_new = np.diff(number) < 0
-    own = np.concatenate([[0], np.cumsum(is_new)])
-    key = own * n_sizes + number
-    asked = np.arange(own[-1] + 1)[:, None] * n_sizes + np.arange(n_sizes + 1)
-    return np.searchsorted(key, asked)
+    return np.array(ends, np.int64)

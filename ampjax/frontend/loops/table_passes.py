@@ -26,15 +26,17 @@ def count_readers(wanted, counts):
     """Counts the reads of each row, and returns the largest count, 1 at least.
 
     Args:
-      wanted: `[reads]`: the row that each read wants; below 0 for none.
-      counts: `[rows]` zeros.
+      wanted: `[batches, reads]`: the row that each read wants; below 0 for none.
+      counts: `[batches, rows]` zeros.
     """
     most = 1
-    for row in wanted:
-        if row >= 0:
-            # The largest count so far is that of this row, or of one before.
-            counts[row] += 1
-            most = max(most, counts[row])
+    for batch in range(wanted.shape[0]):
+        for read in range(wanted.shape[1]):
+            row = wanted[batch, read]
+            if row >= 0:
+                # The largest count so far is that of this row, or of one before.
+                counts[batch, row] += 1
+                most = max(most, counts[batch, row])
     return most
 
 
@@ -47,16 +49,17 @@ def list_readers(
     """Lists the numbers of each row's reads, in order.
 
     Args:
-      wanted: `[reads]`: the row that each read wants; below 0 for none.
-      counts: `[rows]` zeros.
-      found: `[rows, most]` int32, all of it what stands for none: the result.
+      wanted: `[batches, reads]`: the row that each read wants; below 0 for none.
+      counts: `[batches, rows]` zeros.
+      found: `[batches, rows, most]` int32, all of it what stands for none: the result.
     """
-    for read in range(len(wanted)):
-        row = wanted[read]
-        if row >= 0:
-            # Reads come in their order, so each goes behind those that are listed.
-            found[row, counts[row]] = read
-            counts[row] += 1
+    for batch in range(wanted.shape[0]):
+        for read in range(wanted.shape[1]):
+            row = wanted[batch, read]
+            if row >= 0:
+                # Reads come in their order, so each goes behind those that are listed.
+                found[batch, row, counts[batch, row]] = read
+                counts[batch, row] += 1
 
 
 @compiled
@@ -107,34 +110,33 @@ def list_inside(
 
 @compiled
 def fill(rows, found):
-    """Puts a row that is there where none is: the first of its group, else the first of all.
+    """Puts a row that is there where none is: the first of its group, else the first of its batch; -1 stays in a batch without any.
 
     Args:
-      rows: `[groups, rows]`; -1 for none.
-      found: `[groups, rows]`: the result.
+      rows: `[batches, groups, rows]`; -1 for none.
+      found: `[batches, groups, rows]`: the result.
     """
-    # The first row of all groups, if there is any.
-    anywhere = 0
-    for group in range(rows.shape[0]):
-        first = -1
-        for at in range(rows.shape[1]):
-            if rows[group, at] >= 0:
-                first = rows[group, at]
+    for batch in range(rows.shape[0]):
+        # The first row of all groups, if there is any.
+        anywhere = -1
+        for group in range(rows.shape[1]):
+            for at in range(rows.shape[2]):
+                if rows[batch, group, at] >= 0:
+                    anywhere = rows[batch, group, at]
+                    break
+            if anywhere >= 0:
                 break
-        if first >= 0:
-            anywhere = first
-            break
-    # Then each group's own first one, which is known before any gap is filled.
-    for group in range(rows.shape[0]):
-        first = anywhere
-        for at in range(rows.shape[1]):
-            if rows[group, at] >= 0:
-                first = rows[group, at]
-                break
-        for at in range(rows.shape[1]):
-            # A row that is there stays.
-            row = rows[group, at]
-            found[group, at] = row if row >= 0 else first
+        # Then each group's own first one, which is known before any gap is filled.
+        for group in range(rows.shape[1]):
+            first = anywhere
+            for at in range(rows.shape[2]):
+                if rows[batch, group, at] >= 0:
+                    first = rows[batch, group, at]
+                    break
+            for at in range(rows.shape[2]):
+                # A row that is there stays.
+                row = rows[batch, group, at]
+                found[batch, group, at] = row if row >= 0 else first
 
 
 @compiled
@@ -148,18 +150,19 @@ def find_places(
     """Finds where the row lies that each row reads.
 
     Args:
-      rows: `[n]`: rows that read.
-      wanted: `[rows of a space]`: which row each of them reads.
+      rows: `[n]`: rows that read; -1 for none.
+      wanted: `[rows of a space]`: which row each of them reads; below 0 for none.
       lies: `[rows that are read]`: where each lies, -1 for nowhere; one at least.
       n_rows: Places of a level.
-      found: `[n]` int32: the result.
+      found: `[n]` int32, all 0: the result.
     """
     last = len(lies) - 1
     for i in range(len(rows)):
-        # A row that reads none, which nobody uses, reads the first.
-        row = min(max(wanted[rows[i]], 0), last)
-        # Behind a loop, `lies` counts over all levels of the loops around, which each have so many places.
-        found[i] = max(lies[row], 0) % n_rows
+        # A row that reads none, which nobody uses, reads the first place.
+        if rows[i] >= 0 and wanted[rows[i]] >= 0:
+            row = min(wanted[rows[i]], last)
+            # Behind a loop, `lies` counts over all levels of the loops around, which each have so many places.
+            found[i] = max(lies[row], 0) % n_rows
 
 
 @compiled
@@ -200,10 +203,10 @@ def find_states(
     """Finds the position of the state that each row reads; -1 for none.
 
     Args:
-      rows: `[n]`: rows that read.
+      rows: `[n]`: rows that read; -1 for none.
       awaited: `[rows of a space]`: the row whose state each of them reads; below 0 for none.
       positions: `[rows of the loop]`: where each one's state lies.
-      at_start: `[rows of a space]`: where they read none, the row whose state before the loop they read; or empty.
+      at_start: `[rows of a space]`: where they read none, the row whose state before the loop they read, below 0 for none; or empty.
       before: `[rows before the loop]`: where each one's state lies.
       found: `[n]`: the result.
     """
@@ -211,9 +214,9 @@ def find_states(
         row = rows[i]
         found[i] = -1
         # A state of the loop, else one from before the loop, else none.
-        if awaited[row] >= 0:
+        if row >= 0 and awaited[row] >= 0:
             found[i] = positions[awaited[row]]
-        elif len(at_start):
+        elif row >= 0 and len(at_start) and at_start[row] >= 0:
             found[i] = before[at_start[row]]
 
 

@@ -45,15 +45,14 @@ class KnownData:
     packed: PackedExamples
 
     def epoch(self, groups: Sequence[np.ndarray]) -> Iterator[Batch]:
-        """Packs batches of some examples, each when it is asked for: meanwhile the device computes the one before.
+        """Packs batches of some examples, a few at a time, when the first of these is asked for: meanwhile the device computes those before.
 
         In a thread of its own packing would wait for Python's lock, and a small step took half as long again.
 
         Args:
           groups: The numbers of the examples of each batch, in the data set.
         """
-        for numbers in self.located.groups(groups):
-            yield self.packed.batch(numbers)
+        return self.packed.batches(self.located.groups(groups))
 
 
 class BatchData:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,8 +33,8 @@ class Told(Protocol):
 class PackedExamples(Protocol):
     """A data set in batches of few shapes (`frontend.batches.packed_data.PackedData`)."""
 
-    def batch(self, numbers: np.ndarray) -> Batch:
-        """As `PackedData.batch`."""
+    def batches(self, groups: Sequence[np.ndarray]) -> Iterator[Batch]:
+        """As `PackedData.batches`."""
         ...
 
     def examples(self) -> list[Batch]:

@@ -9,7 +9,6 @@ import optax
 import ampjax as amp
 from ampjax.frontend.batches import packed_data
 from ampjax.frontend.batches.batch_shapes import BatchShapes
-from ampjax.frontend.loops import step_layouts
 
 
 def neighbours(params, example):
@@ -87,20 +86,6 @@ def test_rounds_over_the_same_edges_share_arrays():
     assert n_arrays(4) == n_arrays(2)
 
 
-def test_loops_in_both_directions_are_cut_into_steps_once():
-    def both(params, example):
-        cell = lambda h, x: (jnp.tanh(h * params + x), None)
-        first, _ = amp.scan(cell, 0.0, example["x"])
-        last, _ = amp.scan(cell, 0.0, example["x"], reverse=True)
-        return first + last
-
-    batched = amp.vmap(both, {"x": "float32[n]"}, params=1.0)
-    examples = [{"x": np.ones(n, np.float32)} for n in (5, 2, 7)]
-    step_layouts._steps.cache_clear()
-    batched.pack(examples)
-    assert step_layouts._steps.cache_info().misses == 1
-
-
 def sum_of_squares(params, example):
     return amp.sum(amp.map(lambda x: x**2, example["x"])) * params
 
@@ -118,9 +103,9 @@ def counted_packs(monkeypatch):
     packed = []
     pack = BatchShapes.pack
 
-    def counted(shapes, columns, numbers):
-        packed.append(numbers)
-        return pack(shapes, columns, numbers)
+    def counted(shapes, columns, groups):
+        packed.extend(groups)
+        return pack(shapes, columns, groups)
 
     monkeypatch.setattr(BatchShapes, "pack", counted)
     return packed

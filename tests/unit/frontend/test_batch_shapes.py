@@ -1,12 +1,12 @@
 """Shapes of batches whose sizes are large in ways of their own, so that none that shapes are found from is largest in all."""
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import numpy as np
 
 from ampjax.frontend.batches.batch_shapes import MOST_SHAPES, BatchShapes
-from ampjax.frontend.batches.row_program import PackedParts
+from ampjax.frontend.batches.batch import Batch
+from ampjax.frontend.batches.row_program import Packed
 from ampjax.frontend.batches.row_tables import RowTables
 
 
@@ -29,20 +29,21 @@ class Examples:
 class Program:
     """Lays examples out: an array of each kind."""
 
-    def pack_in(self, parts, size, least, round_up=None):
-        (examples,) = parts
+    def pack_in(self, examples, size, least, round_up=None):
         tables = RowTables(
             examples,
             size,
             least,
             round_up,
         )
-        for kind, n in enumerate(examples.sizes.sum(0)):
+        n_batches = len(examples.n_each)
+        starts = np.cumsum([0, *examples.n_each[:-1]])
+        totals = np.add.reduceat(examples.columns.sizes, starts)
+        for kind, n in enumerate(totals.max(0)):
             tables.rounded(kind, int(n))
-        arrays = [np.zeros(n, np.int8) for n in tables.sizes.values()]
-        packed = PackedParts([SimpleNamespace(arrays=arrays)], {}, {})
-        packed.note(tables)
-        return packed
+        arrays = tuple(np.zeros((n_batches, n), np.int8) for n in tables.sizes.values())
+        batch = Batch(np.ones((n_batches, size)), arrays, "")
+        return Packed(batch, tables.sizes, tables.counts)
 
 
 def test_batches_that_fit_no_shape_share_one():
@@ -56,8 +57,7 @@ def test_batches_that_fit_no_shape_share_one():
         examples.n_elements(),
     )
     seen = set()
-    for numbers in groups:
-        (batch,) = shapes.pack(examples, numbers)
+    for numbers, batch in zip(groups, shapes.pack(examples, groups), strict=True):
         own = tuple(len(array) for array in batch.arrays)
         assert (np.array(own) >= examples.sizes[numbers].sum(0)).all()
         seen.add(own)
@@ -82,7 +82,6 @@ def test_one_shape_has_room_for_batches_that_were_not_sampled_and_no_more():
     largest = max(lengths[numbers].sum() for numbers in groups)
     assert largest < shape.sizes[0] < 1.5 * lengths.mean() * 32
     for _ in range(20):
-        for numbers in np.split(rng.permutation(4000), 125):
-            (batch,) = shapes.pack(examples, numbers)
+        for batch in shapes.pack(examples, np.split(rng.permutation(4000), 125)):
             own = [len(array) for array in batch.arrays]
             assert own == list(shape.sizes.values())

@@ -37,13 +37,15 @@ def test_inner_rows_are_listed_in_the_order_of_the_outer_ones(seed):
 def test_gaps_are_filled_from_the_same_group_if_it_has_a_row(seed):
     rng = np.random.default_rng(seed)
     groups = random_groups(rng, 9)
-    found = np.empty_like(groups)
-    table_passes.fill(groups, found)
-    every = groups[groups >= 0]
-    for before, after in zip(groups, found, strict=True):
-        own = before[before >= 0]
-        spare = own[0] if len(own) else every[0] if len(every) else 0
-        assert after.tolist() == np.where(before >= 0, before, spare).tolist()
+    batches = np.stack([groups, rng.permutation(groups.ravel()).reshape(groups.shape), groups * 0 - 1])
+    found = np.empty_like(batches)
+    table_passes.fill(batches, found)
+    for own_groups, filled in zip(batches, found, strict=True):
+        every = own_groups[own_groups >= 0]
+        for before, after in zip(own_groups, filled, strict=True):
+            own = before[before >= 0]
+            spare = own[0] if len(own) else every[0] if len(every) else -1
+            assert after.tolist() == np.where(before >= 0, before, spare).tolist()
 
 
 @CASES
@@ -51,15 +53,17 @@ def test_gaps_are_filled_from_the_same_group_if_it_has_a_row(seed):
 def test_readers_are_those_that_read(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 6))
-    wanted = rng.integers(-1, n, rng.integers(0, 12))
-    lists = [np.flatnonzero(wanted == row).tolist() for row in range(n)]
-    counts = np.zeros(n, np.int64)
+    wanted = rng.integers(-1, n, (int(rng.integers(1, 4)), int(rng.integers(0, 12))))
+    lists = []
+    for batch in wanted:
+        lists += [np.flatnonzero(batch == row).tolist() for row in range(n)]
+    counts = np.zeros((len(wanted), n), np.int64)
     most = table_passes.count_readers(wanted, counts)
-    assert counts.tolist() == [*map(len, lists)]
+    assert counts.ravel().tolist() == [*map(len, lists)]
     assert most == max(1, counts.max())
-    found = np.full((n, most), -7, np.int32)
-    table_passes.list_readers(wanted, np.zeros(n, np.int64), found)
-    for row, readers in zip(found, lists, strict=True):
+    found = np.full((*counts.shape, most), -7, np.int32)
+    table_passes.list_readers(wanted, np.zeros_like(counts), found)
+    for row, readers in zip(found.reshape(-1, most), lists, strict=True):
         assert row.tolist() == readers + [-7] * (most - len(readers))
 
 
@@ -75,15 +79,15 @@ def test_rows_find_what_they_read(seed):
     )
     wanted = rng.integers(-1, n, rng.integers(1, 7))
     rows = rng.integers(-1, len(wanted), 9)
-    filled = np.maximum(rows, 0)
     n_rows = int(rng.integers(1, 5))
-    places = np.maximum(lies[np.clip(wanted[filled], 0, n - 1)], 0) % n_rows
+    places = np.maximum(lies[wanted[rows]], 0) % n_rows
+    reads = (rows >= 0) & (wanted[rows] >= 0)
     found = np.zeros(9, np.int32)
-    table_passes.find_places(filled, wanted, lies, n_rows, found)
-    assert found.tolist() == places.tolist()
+    table_passes.find_places(rows, wanted, lies, n_rows, found)
+    assert found.tolist() == np.where(reads, places, 0).tolist()
     found = np.zeros(9, np.int64)
     table_passes.find_wanted(rows, wanted, lies, n_rows, found)
-    assert found.tolist() == np.where((rows >= 0) & (wanted[filled] >= 0), places, -1).tolist()
+    assert found.tolist() == np.where(reads, places, -1).tolist()
 
 
 @CASES
@@ -93,14 +97,17 @@ def test_states_come_from_the_loop_or_from_before_it(seed, has_start):
     positions = rng.permutation(6)
     before = rng.permutation(4)
     awaited = rng.integers(-1, 6, 5)
-    start = rng.integers(0, 4, 5) if has_start else np.zeros(0, np.int64)
-    rows = rng.integers(0, 5, 8)
-    other = before[start[rows]] if has_start else np.full(8, -1)
+    start = rng.integers(-1, 4, 5) if has_start else np.zeros(0, np.int64)
+    rows = rng.integers(-1, 5, 8)
+    other = np.full(8, -1)
+    if has_start:
+        other = np.where(start[rows] >= 0, before[start[rows]], -1)
     wanted = np.where(
         awaited[rows] >= 0,
         positions[awaited[rows]],
         other,
     )
+    wanted[rows < 0] = -1
     found = np.empty(8, np.int64)
     table_passes.find_states(rows, awaited, positions, start, before, found)
     assert found.tolist() == wanted.tolist()
