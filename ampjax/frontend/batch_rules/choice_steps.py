@@ -30,6 +30,7 @@ from ampjax.frontend.combinators.branches import SWITCH
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
+from ampjax.frontend.draft.row_origins import rows_at
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.loops.masked_rows import rows_where
 
@@ -115,7 +116,7 @@ class _Parts:
         spaces = [part.space for part in self._parts]
 
         def row_in(number: int) -> Any:
-            return lambda data: spaces[number].starts(data)
+            return lambda data: spaces[number].first_rows(data)
 
         choose = lambda data: self._index.of(data)
         return self._together(
@@ -227,12 +228,8 @@ class _Parts:
 
             def find(data: Any) -> np.ndarray:
                 around = rows(data)[space.parents(data)]
-                starts = own.starts(data)
-                if len(starts):
-                    first = starts[np.clip(around, 0, max(len(starts) - 1, 0))]
-                else:
-                    first = np.zeros_like(around)
-                return first + space.numbers(data)
+                first = rows_at(own.starts(data), around)
+                return np.where(around < 0, -1, first + space.numbers(data))
 
             return find
 

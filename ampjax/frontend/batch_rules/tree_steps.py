@@ -64,7 +64,7 @@ def fold(
     if arity and in_steps(inner, branch, given, types):
         there = Before(
             leaves.room.place,
-            lambda data: np.where(levels(data) < 0, leaves.space.starts(data), -1),
+            lambda data: np.where(levels(data) < 0, leaves.space.first_rows(data), -1),
         )
         before = [leaves.rows(state, kind) for state, kind in zip(states, types, strict=True)]
         found = waiting_steps(inner, branch, levels, (before, there), types, step)
@@ -105,14 +105,10 @@ def _reader_of_children(
         def find(data: Any) -> np.ndarray:
             rows = rows_of_children(data)
             starts = children.starts(data)
-            at = np.clip(
-                starts + number,
-                0,
-                max(len(rows) - 1, 0),
-            )
-            if len(rows):
-                return rows[at]
-            return np.zeros(len(starts), np.int64)
+            is_there = children.lengths(data) > number
+            found = np.full(len(starts), -1)
+            found[is_there] = rows[starts[is_there] + number]
+            return found
 
         return find
 
@@ -229,7 +225,7 @@ def _of_leaves(
         rows,
         leaves.space,
         space,
-        lambda data: leaves.space.starts(data),
+        leaves.space.first_rows,
         "leaf",
     )
 

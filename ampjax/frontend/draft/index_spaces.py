@@ -339,6 +339,14 @@ class IndexSpace:
             lambda: np.cumsum(self.lengths(data)) - self.lengths(data),
         )
 
+    def first_rows(self, data: Columns) -> np.ndarray:
+        """Finds the first row in each row of the space around, `[parent's rows]`; -1 where none is."""
+        return np.where(
+            self.lengths(data) > 0,
+            self.starts(data),
+            -1,
+        )
+
     def numbers(self, data: Columns) -> np.ndarray:
         """Numbers the rows within their parents, `[rows]`."""
 

@@ -105,16 +105,18 @@ def origins_of(
     data: Columns,
     rows: np.ndarray,
 ) -> np.ndarray:
-    """The origins of some rows; anything where there is no such row.
+    """The origins of some rows; -1 where there is no such row.
 
     Args:
       origin: The origin.
       data: The data.
-      rows: The rows.
+      rows: The rows; below 0 for none.
     """
     if isinstance(origin, RowOrigin):
-        return origin.some(data, rows)
-    return rows_at(origin(data), rows)
+        found = origin.some(data, rows)
+    else:
+        found = rows_at(origin(data), rows)
+    return np.where(rows < 0, -1, found)
 
 
 def rows_at(values: np.ndarray, rows: np.ndarray) -> np.ndarray:

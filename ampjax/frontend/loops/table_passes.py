@@ -173,7 +173,7 @@ def find_wanted(
     n_rows,
     found,
 ):
-    """Finds where the row lies that each row reads, if that one is there and reads any; -1 for others.
+    """Finds where the row lies that each row reads, if both are there; -1 for others.
 
     Args:
       rows: `[n]`: rows that read; -1 for none.
@@ -185,10 +185,11 @@ def find_wanted(
     last = len(lies) - 1
     for i in range(len(rows)):
         found[i] = -1
-        # Copies, and rows that read none, are nobody's readers.
+        # Copies, and rows that read none, are nobody's readers; what lies nowhere has none.
         if rows[i] >= 0 and wanted[rows[i]] >= 0:
             row = min(wanted[rows[i]], last)
-            found[i] = max(lies[row], 0) % n_rows
+            if lies[row] >= 0:
+                found[i] = lies[row] % n_rows
 
 
 @compiled
