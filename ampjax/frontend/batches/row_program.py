@@ -382,7 +382,7 @@ def _shapes(batch: Batch) -> Hashable:
     return tuple(array.shape[n:] for array in batch.arrays)
 
 
-def _with_room(least: Sizes, need: PackedParts) -> Sizes:
+def _with_room(least: Sizes, need: Packed) -> Sizes:
     """Larger sizes than an earlier batch has, where examples need larger ones or nearly do.
 
     Args:

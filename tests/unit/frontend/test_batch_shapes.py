@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampjax.frontend.batches.batch_shapes import MOST_SHAPES, BatchShapes
 from ampjax.frontend.batches.batch import Batch
+from ampjax.frontend.batches.batch_shapes import MOST_SHAPES, BatchShapes
 from ampjax.frontend.batches.row_program import Packed
 from ampjax.frontend.batches.row_tables import RowTables
 

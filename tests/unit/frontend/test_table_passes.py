@@ -37,7 +37,9 @@ def test_inner_rows_are_listed_in_the_order_of_the_outer_ones(seed):
 def test_gaps_are_filled_from_the_same_group_if_it_has_a_row(seed):
     rng = np.random.default_rng(seed)
     groups = random_groups(rng, 9)
-    batches = np.stack([groups, rng.permutation(groups.ravel()).reshape(groups.shape), groups * 0 - 1])
+    batches = np.stack(
+        [groups, rng.permutation(groups.ravel()).reshape(groups.shape), groups * 0 - 1]
+    )
     found = np.empty_like(batches)
     table_passes.fill(batches, found)
     for own_groups, filled in zip(batches, found, strict=True):
