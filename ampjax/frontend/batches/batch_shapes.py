@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.frontend.batches.batch import Batch
-from ampjax.frontend.batches.row_program import Packed, RowProgram
+from ampjax.frontend.batches.row_program import PackedBatches, RowProgram
 from ampjax.frontend.batches.row_tables import Examples, Sizes, fine, rounded
 from ampjax.frontend.instance_columns import Columns
 
@@ -149,7 +149,7 @@ class BatchShapes:
         self.shapes = [Shape(sizes, n_numbers, every, largest)]
 
     def pack(self, columns: Columns, groups: Sequence[np.ndarray]) -> list[Batch]:
-        """Packs batches, each in the first shape that fits all of its parts, or in a shape of its own if none fits.
+        """Packs batches, each in the first shape with room for all its parts, or in an own shape if none has room.
 
         Those that may fit the same shapes are packed together: most of packing is calls of NumPy, which take as long for a few batches as for one.
 
@@ -187,7 +187,7 @@ class BatchShapes:
         return max(int(n_elements[own].sum()) for own in self._parts(numbers))
 
     def _large_enough(self, n_elements: int) -> tuple[Shape, ...]:
-        """Lists the shapes that a batch of so many elements may fit; the largest one is always tried."""
+        """Lists the shapes for batches of so many elements, the largest shape among them."""
         *others, largest = self.shapes
         own = [shape for shape in others if shape.n_elements >= n_elements]
         return *own, largest
@@ -198,7 +198,7 @@ class BatchShapes:
         groups: Sequence[np.ndarray],
         shapes: Sequence[Shape],
     ) -> list[Batch]:
-        """Packs batches in the first of some shapes that fits."""
+        """Packs batches in the first of some shapes with room."""
         examples = self._examples(columns, groups)
         sizes: Sizes = {}
         for shape in shapes:
@@ -217,8 +217,8 @@ class BatchShapes:
         roomy = self._program.pack_in(examples, self._size, _largest(self._roomy, sizes))
         return self._batches(roomy, groups)
 
-    def _batches(self, packed: Packed, groups: Sequence[np.ndarray]) -> list[Batch]:
-        """Takes batches that were packed together apart."""
+    def _batches(self, packed: PackedBatches, groups: Sequence[np.ndarray]) -> list[Batch]:
+        """Takes jointly packed batches apart."""
         together = packed.together
         if not self._has_parts:
             return [*together.parts]
@@ -235,7 +235,7 @@ class BatchShapes:
     def _widened(
         self,
         columns: Columns,
-        sampled: Sequence[Packed],
+        sampled: Sequence[PackedBatches],
     ) -> Shape:
         """Widens the largest shape: other batches may be larger than the sampled ones."""
         last = self.shapes[-1]
@@ -261,7 +261,7 @@ class BatchShapes:
         self,
         examples: Examples,
         least: Sizes,
-    ) -> Packed:
+    ) -> PackedBatches:
         """Packs examples in fine sizes, or in the sizes of a shape."""
         return self._program.pack_in(
             examples,

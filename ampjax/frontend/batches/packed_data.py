@@ -75,7 +75,7 @@ class PackedData:
             yield from self._some(groups[first : first + n])
 
     def _some(self, groups: Sequence[np.ndarray]) -> list[Batch]:
-        """Packs batches that are not kept."""
+        """Returns batches: kept ones, and the others packed together."""
         keys = [numbers.tobytes() for numbers in groups]
         found = {key: self._kept[key] for key in keys if key in self._kept}
         new = [numbers for numbers in groups if numbers.tobytes() not in found]
@@ -85,7 +85,7 @@ class PackedData:
         return [found[key] for key in keys]
 
     def _keep(self, key: bytes, batch: Batch) -> Batch:
-        """Keeps a batch whose group was packed before, in arrays of its own, if there is room; of another one notes that."""
+        """Keeps a batch whose group was packed before, in separate arrays, if there is room; of another one notes the group."""
         number = hash(key)
         if number not in self._noted:
             if len(self._noted) < NOTED:

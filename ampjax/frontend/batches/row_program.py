@@ -43,8 +43,8 @@ MOST_SIZES = 256
 
 
 @dataclass(frozen=True)
-class Packed:
-    """Examples that were packed together.
+class PackedBatches:
+    """Jointly packed batches.
 
     Args:
       together: The batches as one, whose arrays have an axis for the batches in front.
@@ -185,7 +185,7 @@ class RowProgram:
         size: int,
         least: Sizes | None = None,
     ) -> Batch:
-        """Examples as arrays: batches of equal shapes, as one batch whose arrays have an axis for these in front.
+        """Examples as arrays: batches of equal shapes, as one batch whose arrays have an axis for the batches in front.
 
         Args:
           examples: The examples of each batch.
@@ -207,7 +207,7 @@ class RowProgram:
         examples: Examples,
         size: int,
         least: Sizes,
-    ) -> Packed:
+    ) -> PackedBatches:
         """Checked examples as arrays of the sizes of an earlier batch, or of larger sizes with room where some example does not fit.
 
         Args:
@@ -244,7 +244,7 @@ class RowProgram:
         size: int,
         least: Sizes,
         round_up: Callable[[int], int] | None = None,
-    ) -> Packed:
+    ) -> PackedBatches:
         """Examples that have been checked, as arrays of given sizes at least, which are the same for all batches.
 
         Args:
@@ -261,7 +261,7 @@ class RowProgram:
         )
         together = self._packed(tables)
         self._note(together, {**least, **tables.sizes})
-        return Packed(together, tables.sizes, tables.counts)
+        return PackedBatches(together, tables.sizes, tables.counts)
 
     def _packed(self, tables: RowTables) -> Batch:
         columns = tables.data
@@ -382,7 +382,7 @@ def _shapes(batch: Batch) -> Hashable:
     return tuple(array.shape[n:] for array in batch.arrays)
 
 
-def _with_room(least: Sizes, need: Packed) -> Sizes:
+def _with_room(least: Sizes, need: PackedBatches) -> Sizes:
     """Larger sizes than an earlier batch has, where examples need larger ones or nearly do.
 
     Args:

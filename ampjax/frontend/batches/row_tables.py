@@ -104,7 +104,7 @@ Place = tuple[Frame, IndexSpace]
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples of some batches that are packed together.
+    """The examples of some batches, to be packed in one go.
 
     Args:
       columns: All of them, one batch after the other.
@@ -117,6 +117,8 @@ class Examples:
 
 class RowTables:
     """The tables of some batches of equal shapes.
+
+    It has more than 15 methods: each is the pass behind one kind of table.
 
     Args:
       examples: The examples of each batch.
@@ -197,7 +199,7 @@ class RowTables:
         return self.once((space, "bounds"), make)
 
     def first_rows(self, space: IndexSpace) -> np.ndarray:
-        """Finds each batch's first row of a space, `[batches]`; -1 for a batch that has none."""
+        """Finds each batch's first row of a space, `[batches]`; -1 for a batch without any."""
         bounds = self.bounds(space)
         return np.where(
             bounds[1:] > bounds[:-1],

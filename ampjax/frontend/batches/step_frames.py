@@ -230,7 +230,7 @@ class StepFrame(Frame):
         )
 
     def _computed(self, tables: RowTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Lists the batch, the number and the level of each row that has a level."""
+        """Lists the rows with a level: the batch, the number and the level of each."""
 
         def make() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             rows = tables.rows(self._around, self._own)

@@ -120,8 +120,8 @@ class LevelSpaces(PairSpaces):
         own = np.take_along_axis(held, tile[:, None], 2)
         filled = at_rows(starts, own)[..., None] + number
         # a batch without a tile has no pair
-        has_pairs = is_tile.any(1)[:, None, None, None]
-        filled = np.where(has_pairs, filled, -1)
+        has_pairs = is_tile.any(1, keepdims=True)
+        filled = np.where(has_pairs[..., None, None], filled, -1)
         is_there = (loop >= 0) & is_tile[:, None]
         return GridRows(np.where(is_there[..., None] & counts[:, None], filled, -1), filled)
 

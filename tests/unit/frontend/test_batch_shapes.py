@@ -6,7 +6,7 @@ import numpy as np
 
 from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.batch_shapes import MOST_SHAPES, BatchShapes
-from ampjax.frontend.batches.row_program import Packed
+from ampjax.frontend.batches.row_program import PackedBatches
 from ampjax.frontend.batches.row_tables import RowTables
 
 
@@ -43,7 +43,7 @@ class Program:
             tables.rounded(kind, int(n))
         arrays = tuple(np.zeros((n_batches, n), np.int8) for n in tables.sizes.values())
         batch = Batch(np.ones((n_batches, size)), arrays, "")
-        return Packed(batch, tables.sizes, tables.counts)
+        return PackedBatches(batch, tables.sizes, tables.counts)
 
 
 def test_batches_that_fit_no_shape_share_one():
