@@ -5,10 +5,14 @@ import tracemalloc
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 import ampjax as amp
 from ampjax.frontend.batches import packed_data
 from ampjax.frontend.batches.batch_shapes import BatchShapes
+from ampjax.frontend.batches.packed_data import PackedData
+from ampjax.frontend.instance_columns import Columns
+from ampjax.train.grouping import in_batches
 
 
 def neighbours(params, example):
@@ -94,7 +98,7 @@ def arrays_of(batches):
     """The bytes of all arrays of some batches."""
     found = []
     for batch in batches:
-        found.append([np.asarray(array).tobytes() for array in batch.arrays])
+        found.append([np.asarray(array).tobytes() for array in (batch.weights, *batch.arrays)])
     return found
 
 
@@ -121,6 +125,32 @@ def test_batches_that_come_again_are_kept(monkeypatch):
     assert arrays_of(batches) == first and len(packed) == 6
     kept = next(iter(batches))
     assert not kept.arrays[0].flags.writeable  # others may have the same arrays
+
+
+@pytest.mark.parametrize("parts", [None, 3])
+def test_batches_are_packed_together_as_one_by_one(parts):
+    """Batches of several shapes, some of them too large for the shape of their number of elements, and a short one at the end."""
+    rng = np.random.default_rng(0)
+    examples = []
+    for n in [*rng.integers(0, 4, 60), *rng.integers(0, 9, 40), 40, 41, 42]:
+        examples.append({"x": np.arange(n, dtype=np.float32), "y": np.arange(50.0 - n)})
+    spec = {"x": "float32[n]", "y": "float32[m]"}
+
+    def loss(params, example):
+        last, _ = amp.scan(lambda h, x: (h * params + x, None), 0.0, example["x"])
+        return last + sum_of_squares(params, {"x": example["y"]})
+
+    batched = amp.vmap(loss, spec, params=1.0)
+    columns = Columns(batched._leaves, examples)
+    shapes = BatchShapes(batched._last, 4, parts)
+    groups = in_batches(np.arange(len(examples)), 4 * (parts or 1))
+    shapes.find(columns, groups[::3], columns.n_elements())
+    packed = PackedData(columns, shapes)
+    together = arrays_of(packed.batches(groups))
+    assert together == arrays_of(map(packed.batch, groups))
+    assert (
+        len({tuple(map(len, own)) for own in together}) > 1
+    )  # those that are too large have another shape
 
 
 def test_only_so_many_bytes_are_kept(monkeypatch):

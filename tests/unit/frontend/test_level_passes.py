@@ -10,6 +10,7 @@ from support.row_groups import random_groups
 
 from ampjax.frontend.draft.waiting_levels import waiting_levels
 from ampjax.frontend.loops import level_passes
+from ampjax.frontend.loops.step_layouts import largest_count, lay_out, row_counts
 
 CASES = hypothesis_settings(max_examples=examples(200), deadline=None)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -87,3 +88,48 @@ def test_rows_wait_for_the_highest_level_below(seed):
         pairs = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)[:, ::-1]
     found = waiting_levels(n, pairs[:, 0], pairs[:, 1])
     assert found.tolist() == levels_one_by_one(n, pairs.tolist())
+
+
+def cheapest(n, sizes, start):
+    """What the steps of a level of so many rows cost at least, by trying all."""
+    best = [0.0]
+    for rows in range(1, n + 1):
+        best.append(min(best[max(rows - size, 0)] + start + size for size in sizes))
+    return best[n]
+
+
+@CASES
+@given(SEEDS)
+def test_levels_are_cut_at_the_least_cost(seed):
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(0, 40, (int(rng.integers(1, 4)), int(rng.integers(0, 5))))
+    sizes = row_counts(largest_count(int(counts.max(initial=0))))
+    start = float(rng.integers(0, 9))
+    batch, level = (np.repeat(at.ravel(), counts.ravel()) for at in np.indices(counts.shape))
+    order = rng.permutation(len(level))
+    layout = lay_out(level, order, batch, counts, sizes[0] if sizes else 0, start)
+    for number, n_each in enumerate(counts):
+        n_steps = layout.n_steps[number]
+        firsts = [*layout.firsts[number, :n_steps], layout.n_rows[number]]
+        own_sizes = np.diff(firsts)
+        assert set(own_sizes.tolist()) <= set(sizes)
+        # a level's rows lie one after the other in steps of their own, at the least cost
+        steps = 0
+        for own_level, n in enumerate(n_each.tolist()):
+            is_own = (batch == number) & (level == own_level)
+            at = layout.at[is_own][np.argsort(order[is_own])]
+            first = firsts[steps]
+            assert at.tolist() == [*range(first, first + n)]
+            cost = 0.0
+            while firsts[steps] < first + n:
+                cost += start + own_sizes[steps]
+                steps += 1
+            assert cost == cheapest(n, sizes, start)
+        assert steps == n_steps
+        # a round has the steps of each row count, from large to small, and the next one goes on there
+        in_rounds = []
+        for starts in layout.starts[number, : layout.n_rounds[number]]:
+            for size, begin, end in zip(sizes, starts, starts[1:], strict=True):
+                assert (own_sizes[begin:end] == size).all()
+                in_rounds += range(begin, end)
+        assert in_rounds == [*range(n_steps)]
