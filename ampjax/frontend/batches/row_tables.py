@@ -215,7 +215,7 @@ class RowTables:
         )
 
     def filled(self, frame: Frame, space: IndexSpace) -> np.ndarray:
-        """`[..., rows]`: the same with a row that is there where none is, of the same level if that has any; -1 if the batch has no row."""
+        """`[..., rows]`: the same with a row that is there where none is, of the same level if any is there; -1 if the batch has no row."""
         fills = frame.fills
         if fills is not None and space is frame.space:
             return fills(self)

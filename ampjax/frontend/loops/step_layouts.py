@@ -113,7 +113,7 @@ def lay_out(
 
 @functools.lru_cache(maxsize=256)
 def _last_counts(sizes: tuple[int, ...], start: float) -> np.ndarray:
-    """For each number of rows below twice the largest row count: the number of the row count of the last step, if the steps cost as little as they can."""
+    """For each number of rows below twice the largest row count: the number of the last step's row count, at the least cost of all steps."""
     costs = [0.0]
     ends = [0]
     for n in range(1, 2 * sizes[0] if sizes else 1):
