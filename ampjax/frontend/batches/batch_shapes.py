@@ -187,7 +187,7 @@ class BatchShapes:
         return max(int(n_elements[own].sum()) for own in self._parts(numbers))
 
     def _large_enough(self, n_elements: int) -> tuple[Shape, ...]:
-        """Lists the shapes for batches of so many elements, the largest shape among them."""
+        """Lists the shapes with room for so many elements, and the largest shape in any case."""
         *others, largest = self.shapes
         own = [shape for shape in others if shape.n_elements >= n_elements]
         return *own, largest

@@ -63,7 +63,7 @@ class PackedData:
         return self._some([numbers])[0]
 
     def batches(self, groups: Sequence[np.ndarray]) -> Iterator[Batch]:
-        """Some batches, of which a few are packed together when the first of these is asked for.
+        """Some batches, a few packed together at a time.
 
         Args:
           groups: The numbers of the examples of each batch.

@@ -45,7 +45,7 @@ class KnownData:
     packed: PackedExamples
 
     def epoch(self, groups: Sequence[np.ndarray]) -> Iterator[Batch]:
-        """Packs batches of some examples, a few at a time, when the first of these is asked for: meanwhile the device computes those before.
+        """Packs batches of some examples, a few at a time, while the device computes earlier batches.
 
         In a thread of its own packing would wait for Python's lock, and a small step took half as long again.
 
