@@ -1,10 +1,12 @@
 """Arrays as users have them: NumPy's, JAX's, tensors of other libraries, numbers of Python; and whether JAX holds their numbers.
 
-Knows single leaves; nothing of batches or parameters.
+Knows leaves; nothing of batches or parameters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import jax
@@ -83,6 +85,50 @@ def require_32_bits(
         f"{np.asarray(array)[place]}{at}",
         fix,
     )
+
+
+def hold_in_32_bits(arrays: Sequence[Any]) -> bool:
+    """Tells whether `require_32_bits` surely lets all of some arrays pass, in few calls of NumPy's.
+
+    Args:
+      arrays: Any arrays, or keys.
+    """
+    wide: dict[np.dtype, list[np.ndarray]] = {}
+    for array in arrays:
+        if isinstance(array, np.ndarray) and array.dtype.itemsize >= 8 and array.size:
+            wide.setdefault(array.dtype, []).append(array)
+    for dtype, several in wide.items():
+        held = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+        if held == dtype:
+            continue
+        if held.kind == "c":  # NumPy has no order of complex numbers
+            return False
+        limits = np.iinfo(held) if held.kind in "iu" else np.finfo(held)
+        least, most = extremes(several)
+        if not (least.min() >= limits.min and most.max() <= limits.max):
+            return False
+    return True
+
+
+def extremes(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest number of each array, from all together: a call takes longer than a small array does.
+
+    Args:
+      arrays: n arrays of one dtype, none of them empty.
+
+    Returns:
+      The smallest numbers `[n]`, and the largest; NaN of an array that has one.
+
+    >>> extremes([np.array([[3, 1]]), np.array([2])])[0].tolist()
+    [1, 2]
+    """
+    if len(arrays) == 1:
+        joined = arrays[0].reshape(-1)
+    else:
+        joined = np.concatenate(arrays, axis=None)
+    sizes = [array.size for array in arrays[:-1]]
+    starts = list(accumulate(sizes, initial=0))
+    return np.minimum.reduceat(joined, starts), np.maximum.reduceat(joined, starts)
 
 
 def _of_tensor(

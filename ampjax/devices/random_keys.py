@@ -14,6 +14,8 @@ import numpy as np
 
 def is_key(leaf: Any) -> bool:
     """Tells whether a leaf is an array of `jax.random.key`s, or the shape of one."""
+    if isinstance(leaf, np.ndarray):  # most leaves, and the quickest to tell
+        return False
     return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(
         leaf.dtype, jax.dtypes.prng_key
     )

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ampjax.devices.host_arrays import extremes
 from ampjax.devices.random_keys import is_key
 from ampjax.parallel.config.leaf_paths import by_path, names
 from ampjax.sparse.detection.detect import Analysis
@@ -91,20 +92,21 @@ class IdWatch:
 
     def _has_news(self, part: Tree) -> bool:
         """Tells whether integers of a part exceed all earlier ones, and could be outside of a table."""
-        has_news = False
+        by_dtype: dict[np.dtype, dict[int, np.ndarray]] = {}
         for number, leaf in enumerate(jax.tree.leaves(part)):
-            if is_key(leaf) or leaf.dtype.kind not in "iu" or not leaf.size:
-                continue
-            array = np.asarray(leaf)
-            low = int(array.min())
-            high = int(array.max())
-            least, most = self._seen.get(
-                number,
-                (-self._smallest, self._smallest - 1),
-            )
-            if low < least or high > most:
-                self._seen[number] = min(low, least), max(high, most)
-                has_news = True
+            if not is_key(leaf) and leaf.dtype.kind in "iu" and leaf.size:
+                by_dtype.setdefault(leaf.dtype, {})[number] = np.asarray(leaf)
+        has_news = False
+        for arrays in by_dtype.values():
+            ends = extremes(list(arrays.values()))
+            for number, low, high in zip(arrays, *(end.tolist() for end in ends), strict=True):
+                least, most = self._seen.get(
+                    number,
+                    (-self._smallest, self._smallest - 1),
+                )
+                if low < least or high > most:
+                    self._seen[number] = min(low, least), max(high, most)
+                    has_news = True
         return has_news
 
     def _outside(self, part: Tree) -> list[OutsideId]:

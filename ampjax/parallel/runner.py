@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from ampjax.errors import AmpError, IdWarning
-from ampjax.parallel.bag import BagWidths
+from ampjax.parallel.batch_splitter import BatchSplitter
 from ampjax.parallel.checkpoints import runner_files
 from ampjax.parallel.config.partitioner import Partitioner
 from ampjax.parallel.evaluation import Evaluation, Evaluator
@@ -26,7 +26,7 @@ from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.report import explain
 from ampjax.parallel.runner_model import BuiltModel
-from ampjax.parallel.shard import joined_batch, split_batch
+from ampjax.parallel.shard import joined_batch
 from ampjax.parallel.steps.step_outcome import Metrics, checked_fetch
 from ampjax.parallel.training import Training
 from ampjax.parallel.workers.process_group import ProcessState
@@ -67,7 +67,7 @@ class Runner:
         clock: Callable[[], float],
     ):
         self._training = Training(setup, params, partitioners, clock)
-        self._widths = BagWidths()
+        self._split = BatchSplitter(len(setup.resources.devices), setup.config.shared)
         self._evaluation: Evaluator | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -167,14 +167,6 @@ class Runner:
         """
         self._training.build(self._split(batch))
         return self
-
-    def _split(self, batch: Tree) -> tuple[Tree, ...]:
-        return split_batch(
-            batch,
-            len(self.setup.resources.devices),
-            self.setup.config.shared,
-            self._widths,
-        )
 
     def reset(self, params: Tree) -> None:
         """Restarts training from other parameters of the same shapes; compiled programs, plan and partitions are kept.

@@ -574,11 +574,15 @@ class BuiltModel:
         Returns:
           The values by name.
         """
-        text = names(self.plan.program.params)
         result = {}
         for path, value in by_path.items():
-            result[text.get(path, path)] = value
+            result[self._names.get(path, path)] = value
         return result
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """By path a variable's name for users."""
+        return names(self.plan.program.params)
 
 
 def _longer_state(

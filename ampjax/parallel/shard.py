@@ -207,6 +207,28 @@ def split_batch(
     are_cut = [not is_shared for is_shared in are_shared(batch, shared)]
     _check_cuts(batch, are_cut, n)
     leaves, structure = jax.tree.flatten(batch)
+    return cut_leaves(leaves, are_cut, structure, n)
+
+
+def cut_leaves(
+    leaves: Sequence[Any],
+    are_cut: Sequence[bool],
+    structure: Any,
+    n: int,
+) -> tuple[Tree, ...]:
+    """Each replica's part of a batch that can be cut.
+
+    Args:
+      leaves: The batch's arrays.
+      are_cut: Which of them are cut; the others go to all replicas.
+      structure: The batch's structure.
+      n: Number of replicas.
+
+    Returns:
+      n pytrees.
+    """
+    if n == 1:
+        return (jax.tree.unflatten(structure, leaves),)
     each = []
     for i in range(n):
         each.append(

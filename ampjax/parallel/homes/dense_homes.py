@@ -165,7 +165,9 @@ class DenseOnDevices:
             )
             return Proposal(params, state, _on_host(shared))
         # Totals go to each device as mapped arguments: JAX mistakes a tuple of axes for one of leaves if there are as many.
-        everywhere = spread([totals] * len(self._devices), self._devices)
+        everywhere = totals
+        if totals:
+            everywhere = spread([totals] * len(self._devices), self._devices)
         params, state, shared = self._update(
             self._params,
             self._state,

@@ -142,7 +142,8 @@ def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
     result: dict[str, float] = {}
     for table, each in workers.items():
         stack = program.stacks[table]
-        shares = np.mean([stack.counts(unique.ids) for unique in each], 0) / stack.sizes
+        counts = sum(stack.counts(unique.ids) for unique in each)
+        shares = counts / len(each) / stack.sizes
         result |= zip(stack.paths, shares.tolist(), strict=True)
     return result
 

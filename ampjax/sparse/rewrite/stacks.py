@@ -51,7 +51,7 @@ class Stack:
     @cached_property
     def sizes(self) -> np.ndarray:
         """The rows of each parameter, in their order."""
-        return np.diff((*self.starts, self.n_rows))
+        return np.diff(self._bounds)
 
     def counts(self, ids: np.ndarray) -> np.ndarray:
         """Counts the rows of each parameter among some row ids, in the order of parameters.
@@ -82,4 +82,9 @@ class Stack:
             yield path, ids[first:end] - start, values[first:end]
 
     def _places(self, ids: np.ndarray) -> np.ndarray:
-        return np.searchsorted(ids, (*self.starts, self.n_rows))
+        return np.searchsorted(ids, self._bounds)
+
+    @cached_property
+    def _bounds(self) -> np.ndarray:
+        """The first row of each parameter, and the row after the last one's."""
+        return np.array((*self.starts, self.n_rows))
