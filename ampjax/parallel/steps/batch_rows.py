@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from ampjax.parallel.homes.row_homes import PulledRows, Reading, RowHome, row_bytes
+from ampjax.parallel.steps.packed_leaves import pack_integers, unpack_integers
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.rewrite.unique_ids import UniqueRows, pad_rows, pulled_size, unique_rows
 from ampjax.sparse.rows.aligned_arrays import aligned_empty
@@ -86,7 +87,10 @@ class RowFinder:
         self._program = program
         self._device = device
         shapes = program.split(program.params)[0]
-        self._ids = jax.jit(lambda batch: program.ids(shapes, batch))
+        self._ids = jax.jit(
+            lambda form, leaves: program.ids(shapes, unpack_integers(form, leaves)),
+            static_argnums=0,
+        )
 
     def __call__(self, parts: Sequence[Any]) -> ReplicaRows:
         """The rows that each replica reads.
@@ -97,7 +101,8 @@ class RowFinder:
         if not self._program.tables:
             return {}
         with jax.default_device(self._device):
-            return rows_of_replicas(self._program, [self._ids(part) for part in parts])
+            ids = [self._ids(*pack_integers(part)) for part in parts]
+            return rows_of_replicas(self._program, ids)
 
 
 def rows_of_replicas(
