@@ -23,5 +23,6 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
+    address = memory.__array_interface__["data"][0]  # `ctypes.data` takes ten times as long
+    start = -address % ALIGNMENT
     return memory[start : start + nbytes].view(dtype).reshape(shape)

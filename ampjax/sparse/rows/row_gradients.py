@@ -35,8 +35,8 @@ def checked_ids(row_ids: Any, n_rows: int, call: str) -> np.ndarray:
             f"shape {ids.shape}",
             "Flatten them with `.reshape(-1)`.",
         )
-    outside = np.flatnonzero((ids < 0) | (ids >= n_rows))
-    if len(outside):
+    if ids.size and not 0 <= ids.min() <= ids.max() < n_rows:
+        outside = np.flatnonzero((ids < 0) | (ids >= n_rows))
         first = outside[0]
         others = f", and {len(outside) - 1} more outside" if len(outside) > 1 else ""
         raise TableError(
