@@ -14,7 +14,7 @@ from support.sparse_programs import COLUMNS, PARAMS, STACK, D, U, V, end, look
 from support.sparse_steps import assert_equal, quick_jit, reference, step_on_host
 
 from ampjax.sparse.rewrite.pulled_step import rewrite
-from ampjax.sparse.rewrite.unique_ids import pulled_size, unique_rows
+from ampjax.sparse.rewrite.unique_ids import MARKED_IDS, MARKED_ROWS, pulled_size, unique_rows
 
 pytestmark = pytest.mark.users
 
@@ -147,9 +147,7 @@ def test_the_step_on_rows_is_the_program(name, ids):
     )
 
 
-@given(
-    data=st.data(), n_rows=st.sampled_from([12, 5000])
-)  # few rows are marked, many ids are sorted
+@given(data=st.data(), n_rows=st.sampled_from([12, 5000]))
 def test_unique_rows_keep_every_id_in_its_place(data, n_rows):
     ids = data.draw(st.lists(st.integers(0, 12) | st.integers(n_rows - 2, n_rows), max_size=30))
     rows = unique_rows(np.array(ids, np.int32), n_rows)
@@ -157,3 +155,17 @@ def test_unique_rows_keep_every_id_in_its_place(data, n_rows):
     assert rows.inverse.dtype == np.int32
     assert [[*rows.ids.tolist(), n_rows][place] for place in rows.inverse] == ids
     assert pulled_size(len(rows.ids)) >= len(rows.ids)
+
+
+@given(
+    seed=st.integers(0, 99),
+    n_ids=st.integers(MARKED_IDS, 2 * MARKED_IDS),
+    n_rows=st.sampled_from([1, 31, 32, 1000, MARKED_ROWS * MARKED_IDS]),
+)
+def test_rows_of_many_ids_are_those_of_numpy(seed, n_ids, n_rows):
+    ids = np.random.default_rng(seed).integers(0, n_rows + 1, n_ids, np.int32)
+    rows = unique_rows(ids, n_rows)
+    distinct, inverse = np.unique(ids, return_inverse=True)
+    assert rows.ids.tolist() == [row for row in distinct if row < n_rows]
+    assert rows.inverse.tolist() == inverse.tolist()
+    assert (rows.ids.dtype, rows.inverse.dtype) == (np.int32, np.int32)

@@ -310,14 +310,14 @@ class SparseStep(HomedStep):
     def arguments(
         self,
         parts: Sequence[Tree],
-    ) -> tuple[tuple[Any, ...], Any, dict[str, float]]:
+    ) -> tuple[tuple[Any, ...], Any, batch_rows.ReplicaRows]:
         """Pulls rows for a batch and makes the program's arguments.
 
         Args:
           parts: By replica its batch.
 
         Returns:
-          The arguments; what was pulled, by table and replica; and by table the share of its rows that a replica touches.
+          The arguments; what was pulled, by table and replica; and by table the rows that each replica reads.
         """
         parts = [jax.tree.map(on_host, part) for part in parts]
         workers = self._touched(parts)
@@ -338,7 +338,7 @@ class SparseStep(HomedStep):
             [(*inputs_of, part) for inputs_of, part in zip(given, parts, strict=True)],
             self.devices,
         )
-        return (self.homes.dense.pull(), *inputs), pulled, batch_rows.alphas(self.loss, workers)
+        return (self.homes.dense.pull(), *inputs), pulled, workers
 
     def __call__(
         self,
@@ -361,11 +361,12 @@ class SparseStep(HomedStep):
           TableError: If a row's gradient is not; nothing has changed.
         """
         del keep
-        arguments, pulled, alpha = self.arguments(parts)
+        arguments, pulled, workers = self.arguments(parts)
         self.last_shapes = self.last_shapes or shapes_of(arguments)
         result: GradientResult = issue_collective(
             self.program(), *arguments, token=lambda result: result.loss
         )
+        alpha = batch_rows.alphas(self.loss, workers)  # while the devices compute
         if self.check_finite:
             finite = np.stack([shard_of(result.finite, replica) for replica in range(len(parts))])
             require_finite(
