@@ -44,7 +44,7 @@ class Readings:
           By table the dtype and the columns that have to travel.
         """
         if self._narrow:
-            shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(batch))
+            shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
         else:
             shapes = ()
         if shapes not in self._known:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ampjax.devices.random_keys import is_key, on_host
+
 Tree = Any
 
 
@@ -39,7 +41,7 @@ class PackedLeaves(NamedTuple):
 
 
 def pack_integers(tree: Tree) -> tuple[PackedForm, PackedLeaves]:
-    """Packs the integers of a tree.
+    """Packs the integers of a tree; arrays of devices come to the host.
 
     Args:
       tree: A pytree of arrays, or keys.
@@ -51,8 +53,8 @@ def pack_integers(tree: Tree) -> tuple[PackedForm, PackedLeaves]:
     shapes = []
     packed = [np.zeros(0, np.int32)]
     others = []
-    for leaf in leaves:
-        if isinstance(leaf, np.ndarray) and _is_int32(leaf.dtype):
+    for leaf in map(on_host, leaves):
+        if not is_key(leaf) and _is_int32(leaf.dtype):
             packed.append(leaf)
             shapes.append(leaf.shape)
         else:

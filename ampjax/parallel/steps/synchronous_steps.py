@@ -23,7 +23,6 @@ from ampjax.devices.per_replica import (
     shard_of,
     spread_inputs,
 )
-from ampjax.devices.random_keys import on_host
 from ampjax.errors import AmpError
 from ampjax.parallel.config.leaf_paths import by_path
 from ampjax.parallel.homes.all_homes import VariableHomes
@@ -319,7 +318,6 @@ class SparseStep(HomedStep):
         Returns:
           The arguments; what was pulled, by table and replica; and by table the rows that each replica reads.
         """
-        parts = [jax.tree.map(on_host, part) for part in parts]
         workers = self._touched(parts)
         pulled = batch_rows.pull(
             self.homes.rows,

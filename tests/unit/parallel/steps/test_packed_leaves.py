@@ -16,7 +16,7 @@ def test_a_tree_comes_out_of_a_program_as_jax_takes_its_leaves():
         "float": np.array([0.5, 1.5]),
     }
     form, leaves = pack_integers(tree)
-    assert leaves.integers.tolist() == [1, -(2**31), 2**31 - 1, 0, 7, 0, 1, 2]
+    assert leaves.integers.tolist() == [0, 1, 1, -(2**31), 2**31 - 1, 0, 7, 0, 1, 2]
     made = jax.jit(unpack_integers, static_argnums=0)(form, leaves)
     wanted = jax.jit(lambda tree: tree)(tree)
     assert jax.tree.map(np.shape, made) == jax.tree.map(np.shape, wanted)
