@@ -95,17 +95,26 @@ def hold_in_32_bits(arrays: Sequence[Any]) -> bool:
     """
     wide: dict[np.dtype, list[np.ndarray]] = {}
     for array in arrays:
-        if isinstance(array, np.ndarray) and array.dtype.itemsize >= 8 and array.size:
-            wide.setdefault(array.dtype, []).append(array)
+        if not isinstance(array, np.ndarray) or not array.size:
+            continue
+        if array.dtype.itemsize >= 8:
+            of_dtype = wide.setdefault(array.dtype, [])
+            of_dtype.append(array)
     for dtype, several in wide.items():
         held = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
         if held == dtype:
             continue
-        if held.kind == "c":  # NumPy has no order of complex numbers
+        # NumPy has no order of complex numbers
+        if held.kind == "c":
             return False
-        limits = np.iinfo(held) if held.kind in "iu" else np.finfo(held)
+        if held.kind in "iu":
+            limits = np.iinfo(held)
+        else:
+            limits = np.finfo(held)
         least, most = extremes(several)
-        if not (least.min() >= limits.min and most.max() <= limits.max):
+        is_large_enough = least.min() >= limits.min
+        is_small_enough = most.max() <= limits.max
+        if not (is_large_enough and is_small_enough):
             return False
     return True
 
@@ -128,7 +137,9 @@ def extremes(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         joined = np.concatenate(arrays, axis=None)
     sizes = [array.size for array in arrays[:-1]]
     starts = list(accumulate(sizes, initial=0))
-    return np.minimum.reduceat(joined, starts), np.maximum.reduceat(joined, starts)
+    least = np.minimum.reduceat(joined, starts)
+    most = np.maximum.reduceat(joined, starts)
+    return least, most
 
 
 def _of_tensor(

@@ -1,4 +1,4 @@
-"""A run's batches, cut for replicas: what follows from structure, shapes and dtypes is checked once for each kind of batch.
+"""Batches of a run, cut for replicas: structure, shapes and dtypes are checked once for each kind of batch.
 
 Knows pytrees of arrays; nothing of devices or steps.
 """
@@ -36,7 +36,7 @@ class BatchSplitter:
         self._known: dict[Hashable, list[bool]] = {}  # by kind, which leaves are cut
 
     def __call__(self, batch: Tree) -> tuple[Tree, ...]:
-        """Each replica's part of a batch, as `split_batch` gives it.
+        """Each replica's part of a batch, as from `split_batch`.
 
         Args:
           batch: A batch, or `Parts`.

@@ -17,7 +17,7 @@ Tree = Any
 
 
 class PackedForm(NamedTuple):
-    """The form of a packed tree; hashable, so that it may be a static argument.
+    """The form of a packed tree; hashable, as a static argument must be.
 
     Args:
       structure: The tree's structure.

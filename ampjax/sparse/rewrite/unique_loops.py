@@ -1,4 +1,4 @@
-"""A loop over row ids, compiled by Numba. To import this module imports Numba, so the first step with many ids does it.
+"""A loop over row ids, compiled by Numba. To import this module imports Numba, so the first step with many ids imports the module.
 
 A row is a bit of a word, so that rows are numbered in rising order without sorting. The loop makes no array.
 """
@@ -37,7 +37,7 @@ def count_bits(word):
 
 @entry
 def number_rows(ids, marks, before, distinct, inverse):
-    """Finds the distinct rows, and the place of each id among them.
+    """Finds the distinct rows, and each id's place among the rows found.
 
     Args:
       ids: `[n]`, each below 2^5 times the number of words.

@@ -129,7 +129,7 @@ def test_batches_that_come_again_are_kept(monkeypatch):
 
 @pytest.mark.parametrize("parts", [None, 3])
 def test_batches_are_packed_together_as_one_by_one(parts):
-    """Batches of several shapes, some of them too large for the shape of their number of elements, and a short one at the end."""
+    """Batches of several shapes, some too large for the shape of their number of elements, and a short one at the end."""
     rng = np.random.default_rng(0)
     examples = []
     for n in [*rng.integers(0, 4, 60), *rng.integers(0, 9, 40), 40, 41, 42]:

@@ -91,7 +91,7 @@ def test_rows_wait_for_the_highest_level_below(seed):
 
 
 def cheapest(n, sizes, start):
-    """What the steps of a level of so many rows cost at least, by trying all."""
+    """The least cost of the steps of a level of so many rows, by trying all."""
     best = [0.0]
     for rows in range(1, n + 1):
         best.append(min(best[max(rows - size, 0)] + start + size for size in sizes))
