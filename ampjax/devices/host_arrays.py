@@ -97,8 +97,9 @@ def hold_in_32_bits(arrays: Sequence[Any]) -> bool:
     for array in arrays:
         if not isinstance(array, np.ndarray) or not array.size:
             continue
-        if array.dtype.itemsize >= 8:
-            of_dtype = wide.setdefault(array.dtype, [])
+        dtype = array.dtype
+        if dtype.itemsize >= 8:
+            of_dtype = wide.setdefault(dtype, [])
             of_dtype.append(array)
     for dtype, several in wide.items():
         held = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
@@ -131,10 +132,12 @@ def extremes(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     >>> extremes([np.array([[3, 1]]), np.array([2])])[0].tolist()
     [1, 2]
     """
-    if len(arrays) == 1:
-        joined = arrays[0].reshape(-1)
-    else:
-        joined = np.concatenate(arrays, axis=None)
+    joined = arrays[0].reshape(-1)
+    if len(arrays) > 1:
+        joined = np.concatenate(
+            arrays,
+            axis=None,
+        )
     sizes = [array.size for array in arrays[:-1]]
     starts = list(accumulate(sizes, initial=0))
     least = np.minimum.reduceat(joined, starts)
