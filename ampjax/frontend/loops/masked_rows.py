@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ampjax.frontend.draft.payload_types import is_key
 from ampjax.jaxprs.primitives import is_inexact
 from ampjax.lanes.rewriting.linear_pairs import linear_pair
 
@@ -49,7 +48,7 @@ def with_copies(values: Any, mask: Any, copy: Any) -> Any:
       copy: `[...]`: the row.
     """
     # Read first, by itself: what XLA would fuse with such a read is not vectorised.
-    row = copy if is_key(copy) else jax.lax.optimization_barrier(copy)
+    row = jax.lax.optimization_barrier(copy) if is_inexact(copy.dtype) else copy
     return rows_where(mask, values, jnp.broadcast_to(row, values.shape))
 
 
