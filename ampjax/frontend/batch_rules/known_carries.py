@@ -83,7 +83,7 @@ class KnownCarry:
             self.after,
             self.space,
             body.space,
-            lambda data: np.maximum(row(data), 0),
+            row,
             (self, way),
         )
         return where(body, Static(is_none), init, read, self.kind)

@@ -96,7 +96,7 @@ def _read(
     if isinstance(column, ReadColumn):
         n = column.space.n_rows(data)
         if n:
-            return column.some(data, np.clip(rows, 0, n - 1))
+            return column.some(data, np.minimum(rows, n - 1))
     return rows_at(column.of(data), rows)
 
 
@@ -120,15 +120,18 @@ def origins_of(
 
 
 def rows_at(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Rows of a column; anything where there is no such row, which nobody reads.
+    """Rows of a column; zeros where there is no such row, whatever else is packed with a batch.
 
     Args:
       values: `[rows of a space, ...]`.
-      rows: Numbers of rows.
+      rows: Numbers of rows; below 0 for none.
     """
     if not len(values):
         return np.zeros(
             (len(rows), *values.shape[1:]),
             values.dtype,
         )
-    return values[np.clip(rows, 0, len(values) - 1)]
+    found = values[np.clip(rows, 0, len(values) - 1)]
+    if len(rows) and rows.min() < 0:
+        found[rows < 0] = 0
+    return found
