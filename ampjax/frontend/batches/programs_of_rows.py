@@ -21,7 +21,8 @@ from ampjax.frontend.batches.row_tables import Frame, Place, RowTables
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.payload_types import from_raw, is_key, raw_type
 from ampjax.frontend.draft.row_origins import Origin, RowOrigin, origins_of
-from ampjax.frontend.loops.masked_rows import derived_where, with_copies
+from ampjax.frontend.loops.masked_rows import with_copies
+from ampjax.jaxprs.primitives import is_inexact
 from ampjax.jaxprs.wide_sums import WIDE, is_low
 
 
@@ -400,7 +401,9 @@ def derived_if(there: Any, values: Any) -> Any:
       there: `[]` or `[rows]`: whether a row is there.
       values: `[...]`.
     """
-    return derived_where(jnp.any(there), values)
+    if not is_inexact(values.dtype):
+        return values
+    return jax.lax.select(jnp.any(there), values, jax.lax.stop_gradient(values))
 
 
 def filled_up(run: Run, room: Room, values: Any) -> Any:

@@ -37,8 +37,13 @@ from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.long_axes import is_in_front, is_sequence, length_name
 from ampjax.frontend.draft.payload_types import from_raw, raw_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
-from ampjax.frontend.loops.table_products import LEAVES_OUT_AXES, read_of_product, reads_rows
-from ampjax.frontend.loops.traced_rows import is_read_early
+from ampjax.frontend.loops.masked_rows import derived_where
+from ampjax.frontend.loops.table_products import (
+    LEAVES_OUT_AXES,
+    is_small,
+    read_of_product,
+    reads_rows,
+)
 from ampjax.jaxprs.primitives import is_inexact, shape_text
 
 
@@ -276,10 +281,15 @@ class Body:
 
     def _derived(self, rows: Rows) -> Rows:
         """Stops the derivative of an outer array where no row of the room is there."""
+        there = self._needed
+        return rows if there is None else self.derived_where(there, rows)
+
+    @property
+    def _needed(self) -> Slot | Rows | None:
+        """What says which rows of the room are there, if steps here run even where none is."""
         if not self._may_lack_rows:
-            return rows
-        mask = self.room.mask
-        return self.derived_where(self.room.there if mask is None else mask, rows)
+            return None
+        return self.room.there if self.room.mask is None else self.room.mask
 
     def derived_where(self, there: Slot | Rows, rows: Rows) -> Rows:
         """An array, without a derivative where nothing is there.
@@ -295,8 +305,7 @@ class Body:
             out = Rows(rows.aval, rows.room)
 
             def compute(run: Run) -> list[Any]:
-                is_there = run.slots[there] if isinstance(there, Slot) else run.get(there)
-                return [derived_if(is_there, run.get(rows))]
+                return [_derived_in(run, there, run.get(rows))]
 
             self.block.add([out], compute)
             return out
@@ -429,7 +438,7 @@ class Body:
             table, numbers, *_ = operands
             if isinstance(table, Constant) or table.room is not None or not _is_of_rows(numbers):
                 return
-            reads[result] = _TableRead(equation.source, self._derived(table), numbers)
+            reads[result] = _TableRead(equation.source, table, numbers, self._needed)
         elif equation.source.primitive.name in LEAVES_OUT_AXES and operands[0] in reads:
             reads[result] = reads[operands[0]]
 
@@ -504,11 +513,13 @@ class _TableRead:
       equation: The read, of one row.
       table: The table.
       numbers: The numbers of the rows.
+      there: What says which rows are there; None where some are.
     """
 
     equation: Any
     table: Rows
     numbers: Rows
+    there: Slot | Rows | None
 
 
 @dataclass(frozen=True)
@@ -531,11 +542,14 @@ class _TableProduct:
 
     def is_small(self, run: Run) -> bool:
         """Tells whether the table has far fewer rows than are read."""
-        return not is_read_early(run.size(self.room), len(run.get(self.read.table)))
+        return is_small(run.size(self.room), len(run.get(self.read.table)))
 
     def compute(self, run: Run) -> Any:
         """The product of each row."""
         read = self.read
+        table = run.get(read.table)
+        if read.there is not None:
+            table = _derived_in(run, read.there, table)
         other = self.other.value if isinstance(self.other, Constant) else run.get(self.other)
 
         def product(row: Any) -> Any:
@@ -545,10 +559,18 @@ class _TableProduct:
 
         return read_of_product(
             read.equation,
-            run.get(read.table),
+            table,
             run.get(read.numbers),
             jax.vmap(product),
         )
+
+
+def _derived_in(run: Run, there: Slot | Rows, values: Any) -> Any:
+    """An array in a run, without a derivative where nothing is there."""
+    if isinstance(there, Slot):
+        return derived_if(run.slots[there], values)
+    # A mask may differ from round to round, but the array does not.
+    return derived_where(jnp.any(run.get(there)), values)
 
 
 class _Equations:

@@ -19,6 +19,20 @@ LEAVES_OUT_AXES = ("squeeze", "reshape")
 """Operations between the read of a slice of one row and its use as a row."""
 
 
+MOST_ROWS = 1000
+"""Rows of a small table at most. A larger one is read row by row, as data-parallel runners want the tables that they keep in host memory."""
+
+
+def is_small(n_reads: int, n_rows: int) -> bool:
+    """Tells whether a table has far fewer rows than are read.
+
+    Args:
+      n_reads: How many reads there are.
+      n_rows: How many rows the table has.
+    """
+    return n_rows <= MOST_ROWS and not is_read_early(n_reads, n_rows)
+
+
 def reads_rows(read: Any) -> bool:
     """Tells whether an equation reads whole rows of a table `[rows, n]`.
 
@@ -108,7 +122,7 @@ def products_of_tables(
     for variable in wanted:
         product = made_by[variable]
         read = _multiplied_read(product, made_by)
-        if read is None or is_read_early(every.n_rows, read.invars[0].aval.shape[0]):
+        if read is None or not is_small(every.n_rows, read.invars[0].aval.shape[0]):
             continue
         table, numbers = read.invars
         matrix = product.invars[1]
