@@ -451,8 +451,12 @@ class Body:
         if equation.source.primitive.name != "dot_general":
             return None
         for side in (0, 1):
-            read = self.low.table_reads.get(operands[side])
+            row = operands[side]
+            read = self.low.table_reads.get(row)
             if read is None or _is_of_rows(operands[1 - side]):
+                continue
+            # not several rows, nor one in another shape
+            if not _is_of_rows(row) or row.aval.shape != read.table.aval.shape[1:]:
                 continue
             if self.block.sees(read.table) and self.block.sees(read.numbers):
                 return _TableProduct(equation, read, side, operands[1 - side], self.room)

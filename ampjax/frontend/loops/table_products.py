@@ -148,4 +148,8 @@ def _multiplied_read(product: Any, made_by: Mapping[Any, Any]) -> Any:
     # a row is read as a slice of one row, whose axis is then left out
     while read is not None and read.primitive.name in LEAVES_OUT_AXES:
         read = made_by.get(read.invars[0])
-    return read if read is not None and reads_rows(read) else None
+    if read is None or not reads_rows(read):
+        return None
+    # one row for each number, and each as it lies in the table
+    table, numbers, *_ = (operand.aval.shape for operand in read.invars)
+    return read if factor.aval.shape == (*numbers[:1], table[1]) else None

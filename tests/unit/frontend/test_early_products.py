@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax import lax
 from support.effort import left_to_nightly
 from support.jaxpr_walks import equations_in, loops_in
+from support.model_laws import check_batch
 
 import ampjax as amp
 from ampjax.frontend.loops.loop_forms import loops_as
@@ -187,7 +189,7 @@ def test_reports_of_a_loop_keep_their_order(reverse):
 
 @settings(max_examples=30)
 @given(
-    st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=5),
     st.booleans(),
     st.integers(0, 1 << 16),
 )
@@ -206,6 +208,8 @@ def test_no_product_joins_what_is_late_to_what_is_not(parts, on_the_right, seed)
         split = with_split_products(jaxpr, late)
         (found,) = evaluate(split, [], [matrix, *values], bind)
         np.testing.assert_allclose(found, product(matrix, *values), rtol=1e-12)
+    made = [v for equation in split.eqns for v in equation.outvars]
+    assert len({*made}) == len(made)
     comes_late = depending(split.eqns, late)
     joins = {each.outvars[0]: each for each in split.eqns if each.primitive.name == "concatenate"}
     for equation in split.eqns:
@@ -215,6 +219,30 @@ def test_no_product_joins_what_is_late_to_what_is_not(parts, on_the_right, seed)
                 assert len({part in comes_late for part in joined}) == 1
     if len({is_late for _, is_late in parts}) == 1:
         assert split is jaxpr
+
+
+@pytest.mark.first_case
+@pytest.mark.parametrize("form", ["steps", "scan"])
+def test_products_of_several_rows_of_a_table_and_of_rows_in_other_shapes(form):
+    def model(p, s):
+        embed, out = p["embed"], p["out"]
+
+        def products(word):
+            several = embed[jnp.stack([word, 0 * word])] @ out
+            square = embed[word].reshape(2, -1) @ out[: WIDTH // 2]
+            column = out.T @ embed[word].reshape(WIDTH, 1)
+            line = lax.dynamic_slice_in_dim(embed, word, 1) @ out
+            return several.sum() * column.sum() + (square * line).sum()
+
+        def step(h, word):
+            h = jnp.tanh(h + products(word))
+            return h, h
+
+        last, states = amp.scan(step, 0.0, s["words"])
+        return last + amp.sum(states) + amp.sum(amp.map(products, s["words"]))
+
+    with jax.enable_x64(True), loops_as(form):
+        check_batch(model, PARAMS, SPEC, EXAMPLES[:3], is_traced=True)
 
 
 def test_rows_of_a_table_that_nobody_reads_do_not_show():
