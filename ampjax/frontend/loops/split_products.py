@@ -115,7 +115,7 @@ def _sum_of_products(
             )
         )
         # their product, added to those of the groups before
-        last = end == join.outvars[0].aval.shape[axis]
+        last = parts is groups[-1]
         own = jex.Var(product.outvars[0].aval)
         factors = [rows, rows]
         factors[side] = factor

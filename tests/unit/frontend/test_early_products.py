@@ -1,5 +1,6 @@
 """Products of early values are computed before a loop, and products of rows of a small table once for each row of the table."""
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -193,6 +194,7 @@ def test_reports_of_a_loop_keep_their_order(reverse):
     st.booleans(),
     st.integers(0, 1 << 16),
 )
+@hypothesis.example([(1, True), (2, False), (0, True)], False, 0)
 def test_no_product_joins_what_is_late_to_what_is_not(parts, on_the_right, seed):
     rng = np.random.default_rng(seed)
     values = [rng.normal(size=n) for n, _ in parts]
