@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import _signal as signals  # pyright: ignore[reportMissingImports]  # `signal` without enums, which take as long as a table's update
 import contextlib
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,19 +34,19 @@ class _Handler:
         self.n_users += 1
         if self.n_users > 1:
             return
-        outer = signals.getsignal(signals.SIGINT)
+        outer = signal.getsignal(signal.SIGINT)
         # whoever put another handler in between may have put this one back since: then the one around is still known
         if callable(outer) and outer is not self:
             self._outer = outer
-            signals.signal(signals.SIGINT, self)
+            signal.signal(signal.SIGINT, self)
 
     def remove(self) -> None:
         """Gives the place back after the last user, unless another handler has been put there meanwhile."""
         self.n_users -= 1
         if self.n_users or self._outer is None:
             return
-        if signals.getsignal(signals.SIGINT) is self:
-            signals.signal(signals.SIGINT, self._outer)
+        if signal.getsignal(signal.SIGINT) is self:
+            signal.signal(signal.SIGINT, self._outer)
 
     def pass_on(self) -> None:
         """Hands the interrupt over that was kept."""
