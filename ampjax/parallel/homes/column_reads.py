@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ampjax.devices.random_keys import on_host
 from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED, called, opened
 from ampjax.parallel.homes.row_homes import WHOLE, Reading
 from ampjax.sparse.detection.row_axes import table_shape
@@ -37,8 +38,12 @@ class Readings:
         self._narrow = narrow
         self._known: dict[Any, dict[str, Reading]] = {}
 
-    def for_batch(self, batch: Tree) -> dict[str, Reading]:
+    def for_batch(self, batch: Tree, from_host: bool = False) -> dict[str, Reading]:
         """Finds the columns that a program reads of each table for batches of this one's shapes.
+
+        Args:
+          batch: The batch.
+          from_host: Whether the program takes it as arrays of the host. A device's may have a weak type, by which other columns are cast.
 
         Returns:
           By table the dtype and the columns that have to travel.
@@ -48,6 +53,8 @@ class Readings:
         else:
             shapes = ()
         if shapes not in self._known:
+            if from_host:
+                batch = jax.tree.map(on_host, batch)
             self._known[shapes] = {
                 table: self._read(table, batch) for table in self._program.tables
             }

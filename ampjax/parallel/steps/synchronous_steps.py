@@ -322,7 +322,7 @@ class SparseStep(HomedStep):
         pulled = batch_rows.pull(
             self.homes.rows,
             workers,
-            self.readings.for_batch(parts[0]),
+            self.readings.for_batch(parts[0], from_host=True),
         )
         given = batch_rows.inputs(
             len(parts),

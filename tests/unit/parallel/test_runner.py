@@ -337,6 +337,24 @@ def test_what_of_rows_is_read(read, dtype, columns):
     assert Readings(program, narrow=False).for_batch(ids)["['t']"] == (None, None)
 
 
+@pytest.mark.parametrize("scale", [jnp.asarray(1.5), np.float32(1.5)])
+def test_rows_are_cut_as_the_program_reads_them_which_gets_no_weak_types(scale):
+    def loss(params, batch):
+        factor = params["w"] * batch["scale"]  # float32, or bfloat16 if the scale's type is weak
+        return jnp.mean(params["t"][batch["ids"]].astype(factor.dtype) * factor)
+
+    params = {"t": np.full((64, 4), 1 + 2**-10, np.float32), "w": np.ones(4, jnp.bfloat16)}
+    runner = px.get_runner(
+        loss,
+        params,
+        optax.sgd(0.1),
+        machines(1),
+        px.ParallaxConfig(alpha_threshold=2),
+    )
+    metrics = runner.run({"ids": np.arange(4), "scale": scale})
+    assert np.asarray(metrics.losses[0]) == 1.5 * (1 + 2**-10)
+
+
 def test_half_precision_on_the_wire():
     wide, narrow = (
         make(wire_dtype=dtype).run(a_batch([0, 1, 2, 3])) for dtype in ("float32", "bfloat16")
