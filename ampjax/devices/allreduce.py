@@ -225,7 +225,13 @@ def _minus(
     result = []
     for leaf, base in zip(leaves, first, strict=True):
         # Equal numbers differ by 0, infinities included, whose difference would be NaN.
-        result.append(jnp.where(leaf == base, 0, _widen(leaf) - _widen(base)))
+        result.append(
+            jnp.where(
+                leaf == base,
+                0,
+                _widen(leaf) - _widen(base),
+            )
+        )
     return result
 
 

@@ -143,7 +143,11 @@ class InstanceSource:
             if self._next + i not in self._needs:
                 self._look_ahead(self._next + i)
             instance = int(self._ids[self._next + i])
-            if not self._guard.admit(instance, self.train, self._needs[self._next + i]):
+            if not self._guard.admit(
+                instance,
+                self.train,
+                self._needs[self._next + i],
+            ):
                 return i
             del self._needs[self._next + i]
         return n
@@ -332,7 +336,14 @@ class LoopSource(InstanceSource):
 
     def _start(self, ids: np.ndarray, put: Put) -> None:
         del put  # the loops pump
-        for handle, i in zip(self._open(ids, grows=True).tolist(), ids.tolist(), strict=True):
+        for handle, i in zip(
+            self._open(
+                ids,
+                grows=True,
+            ).tolist(),
+            ids.tolist(),
+            strict=True,
+        ):
             self._running[handle] = (i, self._loops.start(i))
 
 

@@ -208,7 +208,10 @@ class FlopsCost:
                 tuple((t.shape, t.dtype.name) for t in types),
             )  # replicas are alike
             if of not in self._bodies:
-                self._bodies[of] = _KNOWN.get(node) or _KNOWN.setdefault(node, _layer_sizes(node))
+                self._bodies[of] = _KNOWN.get(node) or _KNOWN.setdefault(
+                    node,
+                    _layer_sizes(node),
+                )
             self._layers[node.name] = self._bodies[of]
         return self._layers[node.name]
 

@@ -131,7 +131,13 @@ def _of_host(
     for places in by_worker.values():
         before = None
         for place, times in zip(
-            places, place_in_time([issues[p] for p in places], costs, host.done_ns), strict=True
+            places,
+            place_in_time(
+                [issues[p] for p in places],
+                costs,
+                host.done_ns,
+            ),
+            strict=True,
         ):
             spans[numbers[place]].add(
                 issues[place],

@@ -377,7 +377,15 @@ class IssueQueue:
             launch = decided.launch
             if decided.states is not None and launch is not None:
                 rows = executor.readings.pop(d.number)
-                self.outputs.append(Arrival(d.stage, decided.states, launch.sizes, d.n_rows, rows))
+                self.outputs.append(
+                    Arrival(
+                        d.stage,
+                        decided.states,
+                        launch.sizes,
+                        d.n_rows,
+                        rows,
+                    )
+                )
 
 
 def abandon(

@@ -80,7 +80,13 @@ class SamplingTimer(Instrument):
     def finish(self) -> None:
         """Hands everything to the trace, which works the times out on reading; `wait` first, unless the run has failed."""
         self.carried_out()
-        self._tracer.trace.postpone(partial(_add, self._issues, self._tracer.clock()))
+        self._tracer.trace.postpone(
+            partial(
+                _add,
+                self._issues,
+                self._tracer.clock(),
+            )
+        )
         self._issues = []
 
 

@@ -151,7 +151,10 @@ class BackwardRuns:
         tables: dict[int, list[tuple[str, int]]] = {}
         for number, node in users:
             if node.params_name in by_row:
-                tables.setdefault(number, []).append((node.params_name, port_of[number, node.name]))
+                tables.setdefault(
+                    number,
+                    [],
+                ).append((node.params_name, port_of[number, node.name]))
         return tables
 
     def _can_update(self, runner: StageRunner) -> bool:

@@ -299,7 +299,13 @@ class Executor:
             self.plan.stages[launch.stage].params,
             changed,
         )
-        with on_own_copies, on_copies((self.losses.sums, [*self.losses.sums]), (self.readings, ())):
+        with (
+            on_own_copies,
+            on_copies(
+                (self.losses.sums, [*self.losses.sums]),
+                (self.readings, ()),
+            ),
+        ):
             self.run([launch])
 
     def can_update_at_once(self, launch: Launch) -> bool:

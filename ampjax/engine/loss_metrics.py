@@ -171,7 +171,14 @@ class LossMetrics:
         held += [(number, ROUNDS, line) for number, line in self._rounds.items()]
         result = []
         for number, kind, sums in held:
-            result.append([number, kind, str(sums.dtype), sums.tobytes().hex()])
+            result.append(
+                [
+                    number,
+                    kind,
+                    str(sums.dtype),
+                    sums.tobytes().hex(),
+                ]
+            )
         return result
 
     def resume(self, state: Sequence[Sequence[Any]]) -> None:

@@ -311,7 +311,13 @@ class ParameterStore:
                     *settings,
                     shapes_of(self.params[node]),
                 )
-            results: Iterable[Any] = [step.once(*held, count, np.float32(change.mean_staleness))]
+            results: Iterable[Any] = [
+                step.once(
+                    *held,
+                    count,
+                    np.float32(change.mean_staleness),
+                )
+            ]
         else:
             results = self._by_row[node].update(*held, rows, count)
         for self.params[node], self.opt_state[node], self.accumulators[node] in results:
@@ -336,7 +342,16 @@ class ParameterStore:
             devices = None
         else:
             devices = [self._device_of[kept_here[0]]] * len(nodes)
-        means = dict(zip(nodes, average([trees[node] for node in nodes], devices), strict=True))
+        means = dict(
+            zip(
+                nodes,
+                average(
+                    [trees[node] for node in nodes],
+                    devices,
+                ),
+                strict=True,
+            )
+        )
         if devices is None:
             return means
         result = {}
@@ -356,7 +371,10 @@ class ParameterStore:
         # What each has learnt since is the difference between its parameters now and what it handed
         # in.
         handed_in = self._handed_in.pop(merge.group)
-        for node, mean in self._means(merge.nodes, {**handed_in, **elsewhere}).items():
+        for node, mean in self._means(
+            merge.nodes,
+            {**handed_in, **elsewhere},
+        ).items():
             self.params[node] = _rebase(
                 self.params[node],
                 handed_in[node],
@@ -369,7 +387,17 @@ class ParameterStore:
         """Compiles a node's update, and the update of a table's rows, by a run on copies."""
         if node in self.tables or self.training[node].tx is None:
             return
-        for rows in (None, np.zeros(1, int)) if node in self._by_row else (None,):
+        for rows in (
+            (
+                None,
+                np.zeros(
+                    1,
+                    int,
+                ),
+            )
+            if node in self._by_row
+            else (None,)
+        ):
             with self.on_copies([node], [node]):
                 self._update(Update(node, 1), rows)
         self.params_before(node, 1)

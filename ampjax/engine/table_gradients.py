@@ -104,5 +104,21 @@ class TableGradients:
             for ids, rows in zip(self._ids, self._rows, strict=True)
         ]
         flat = [part.reshape(-1, *row) for part in parts]
-        ids = np.concatenate([np.zeros(0, np.int64), *(ids.reshape(-1) for ids in self._ids)])
-        return ids, np.concatenate([np.zeros((0, *row), np.float32), *flat])
+        ids = np.concatenate(
+            [
+                np.zeros(
+                    0,
+                    np.int64,
+                ),
+                *(ids.reshape(-1) for ids in self._ids),
+            ]
+        )
+        return ids, np.concatenate(
+            [
+                np.zeros(
+                    (0, *row),
+                    np.float32,
+                ),
+                *flat,
+            ]
+        )

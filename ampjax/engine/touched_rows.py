@@ -58,7 +58,14 @@ class TouchedRows:
         Args:
           accumulator: `[n_rows, ...]`.
         """
-        self._touched[:] = np.asarray(accumulator).reshape(len(self._touched), -1).any(axis=1)
+        self._touched[:] = (
+            np.asarray(accumulator)
+            .reshape(
+                len(self._touched),
+                -1,
+            )
+            .any(axis=1)
+        )
         self._all = False
 
     @property

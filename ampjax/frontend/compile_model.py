@@ -677,6 +677,12 @@ def _check_number(
     if kind.shape:
         module = "jnp" if isinstance(kind.shape[0], int) else "amp"
         fix = f"Sum or average it: `{module}.sum`, `{module}.mean`."
-    if kind.shape != () or (is_loss and not jnp.issubdtype(kind.dtype, np.floating)):
+    if kind.shape != () or (
+        is_loss
+        and not jnp.issubdtype(
+            kind.dtype,
+            np.floating,
+        )
+    ):
         line = _line_of_result(function, i)
         raise GraphError(f"{line}, {name}", expected, shape_text(kind), fix)

@@ -96,7 +96,10 @@ class DrawnKeys(Instrument):
         message = np.repeat(np.arange(len(states)), n_rows)
         row = np.arange(len(message)) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
         columns = [states[message, layout.column(space.index)] for space in spaces]
-        numbers = np.stack([states[message, INSTANCE], row, seeds, *columns], axis=1).tolist()
+        numbers = np.stack(
+            [states[message, INSTANCE], row, seeds, *columns],
+            axis=1,
+        ).tolist()
         for instance, own, seed, *elements in numbers:
             number_in = dict(zip(spaces, elements, strict=True))
             uses = []

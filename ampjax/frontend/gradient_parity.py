@@ -139,7 +139,12 @@ def _by_batch(
         losses = found[0] if isinstance(found, tuple) else found
         return losses.sum()
 
-    loss, grads = jax.jit(jax.value_and_grad(total, allow_int=True))(dict(params))
+    loss, grads = jax.jit(
+        jax.value_and_grad(
+            total,
+            allow_int=True,
+        )
+    )(dict(params))
     return _FoundSums(
         "The batch form",
         {_LOSS: loss, **grads},

@@ -492,7 +492,15 @@ def _of_another_model(lacked: str) -> DataError:
 
 def _in_size(rows: np.ndarray, size: int, kind: Any) -> Any:
     """Makes a given number of values of a type, for JAX: a column's values, then zeros."""
-    padded = np.concatenate([rows, np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)])
+    padded = np.concatenate(
+        [
+            rows,
+            np.zeros(
+                (size - len(rows), *rows.shape[1:]),
+                rows.dtype,
+            ),
+        ]
+    )
     return from_raw(padded.astype(raw_type(kind).dtype), kind.dtype)
 
 
@@ -502,7 +510,12 @@ def _pump_payloads(plan: PumpPlan, columns: Columns) -> _Pumped:
     n = space.n_rows(columns)
     parts = []
     for column in plan.payload:
-        parts.append(np.asarray(column.inside(space).of(columns), plan.dtype))
+        parts.append(
+            np.asarray(
+                column.inside(space).of(columns),
+                plan.dtype,
+            )
+        )
     if not parts:
         payload = np.broadcast_to(np.zeros((), plan.dtype), n)
     elif len(parts) == 1:

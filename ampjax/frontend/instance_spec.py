@@ -103,7 +103,12 @@ class LeafSpec:
         sizes: list[np.ndarray] = []
         for depth in range(len(self.dimensions)):
             is_last = depth == len(self.dimensions) - 1
-            sizes.append(np.array([self._length(value) for value in values], np.int64))
+            sizes.append(
+                np.array(
+                    [self._length(value) for value in values],
+                    np.int64,
+                )
+            )
             if is_last:
                 break
             values = [row for value in values for row in _rows(value)]
@@ -208,7 +213,14 @@ class LeafSpec:
             raise DataError(
                 where, f"rows of shape {wanted}", f"{wrong[0]}", "Mend the data or the spec."
             )
-        return self._cast(np.concatenate(rows) if rows else np.zeros((0, *wanted), self.dtype))
+        return self._cast(
+            np.concatenate(rows)
+            if rows
+            else np.zeros(
+                (0, *wanted),
+                self.dtype,
+            )
+        )
 
     def _cast(self, out: np.ndarray) -> np.ndarray:
         """The rows in the spec's dtype."""
@@ -420,7 +432,13 @@ def _parse_dtype(where: str, text: str, fix: str) -> np.dtype:
         dtype = np.dtype(jnp.dtype(text))
     except TypeError:
         dtype = np.dtype(object)
-    if not (jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)):
+    if not (
+        jnp.issubdtype(
+            dtype,
+            np.number,
+        )
+        or jnp.issubdtype(dtype, np.bool_)
+    ):
         raise GraphError(where, "a dtype of JAX", f"`{text}`", fix)
     held = jax.dtypes.canonicalize_dtype(dtype)
     if held != dtype:

@@ -47,7 +47,10 @@ def refuse_state(where: str, value: Any) -> None:
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return
-    for module in jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, nnx.Module)):
+    for module in jax.tree.leaves(
+        value,
+        is_leaf=lambda part: isinstance(part, nnx.Module),
+    ):
         if isinstance(module, nnx.Module):
             variables = jax.tree.leaves(
                 nnx.state(module), is_leaf=lambda part: isinstance(part, nnx.Variable)

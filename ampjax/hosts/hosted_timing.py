@@ -49,7 +49,12 @@ class HostedTiming:
         self._begun = self._read_clocks()
         self._of_driver = [link.n_bytes for link in self._fleet.links]
         sent = []
-        for said, _ in self._fleet.ask(self._fleet.everyone, "time", every=every, most=most):
+        for said, _ in self._fleet.ask(
+            self._fleet.everyone,
+            "time",
+            every=every,
+            most=most,
+        ):
             sent.append(said)
         self._sent = sent
 

@@ -218,7 +218,10 @@ def _restore_table(
     executor: Executor, names: Names, arrays: Arrays, node: str, **said: Any
 ) -> Answer:
     ids, rows, *files = arrays
-    _sent_table(executor, node).take_files(dict(zip(said["files"], files, strict=True)))
+    _sent_table(
+        executor,
+        node,
+    ).take_files(dict(zip(said["files"], files, strict=True)))
     executor.store.tables[node].restore(ids, rows, said["n_new"])
     return None, ()
 

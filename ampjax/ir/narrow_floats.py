@@ -61,7 +61,10 @@ def _dtypes(node: Node) -> Iterator[Any]:
             inputs.append(jax.ShapeDtypeStruct(wire.type.shape, wire.type.dtype))
     options = {"key": None} if body.rng else {}
     yield from _computed_dtypes(
-        jax.make_jaxpr(lambda p, *xs: body.apply(p, *xs, **options))(params, *inputs).jaxpr
+        jax.make_jaxpr(lambda p, *xs: body.apply(p, *xs, **options))(
+            params,
+            *inputs,
+        ).jaxpr
     )
 
 

@@ -153,7 +153,14 @@ def infer(node: Node) -> bool:
         ready = all(t is not None for t in types)
     if done or not ready or None in node.inputs:
         return False
-    for wire, wire_type in zip(node.outputs, node.op.infer(node, types), strict=True):
+    for wire, wire_type in zip(
+        node.outputs,
+        node.op.infer(
+            node,
+            types,
+        ),
+        strict=True,
+    ):
         wire.type = wire_type
     node.inferred = True
     return True

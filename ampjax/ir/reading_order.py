@@ -75,7 +75,14 @@ def edges(nodes: list[Node]) -> list[Edge]:
     for node in nodes:
         for port, wire in enumerate(node.inputs):
             if wire is not None:
-                result.append(Edge(wire, node, port, place[wire.source.name] >= place[node.name]))
+                result.append(
+                    Edge(
+                        wire,
+                        node,
+                        port,
+                        place[wire.source.name] >= place[node.name],
+                    )
+                )
     return result
 
 

@@ -220,7 +220,16 @@ def sample(
     rng = np.random.default_rng(seed)
     columns = {}
     for name in fields:
-        columns[name] = np.concatenate([[0], rng.integers(0, 50, n - 1)])
+        columns[name] = np.concatenate(
+            [
+                [0],
+                rng.integers(
+                    0,
+                    50,
+                    n - 1,
+                ),
+            ]
+        )
     return State.of(instance=np.arange(n), **columns)
 
 

@@ -49,7 +49,15 @@ class WireType:
     def __str__(self) -> str:
         if self.topology:
             return "topology"
-        dims = "×".join(map(str, (("n",) if self.ragged else ()) + self.shape)) or "scalar"
+        dims = (
+            "×".join(
+                map(
+                    str,
+                    (("n",) if self.ragged else ()) + self.shape,
+                )
+            )
+            or "scalar"
+        )
         return f"{dims} {self.dtype}" + (f" {{{', '.join(self.fields)}}}" if self.fields else "")
 
 

@@ -147,7 +147,10 @@ def array_content(value: Any) -> Hashable:
     Args:
       value: An array or a number.
     """
-    if jnp.issubdtype(getattr(value, "dtype", np.dtype(type(value))), jax.dtypes.prng_key):
+    if jnp.issubdtype(
+        getattr(value, "dtype", np.dtype(type(value))),
+        jax.dtypes.prng_key,
+    ):
         return str(value.dtype), array_content(jax.random.key_data(value))
     array = np.asarray(value)
     data = array.tobytes()

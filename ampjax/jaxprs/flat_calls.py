@@ -51,7 +51,12 @@ def without_calls(
         return _evaluate(jaxpr, constants, args, None)[:n_results]
 
     avals = [v.aval for v in jaxpr.invars]
-    flat, values = primitives.opened(jax.make_jaxpr(function, axis_env=list(mapped))(*avals))
+    flat, values = primitives.opened(
+        jax.make_jaxpr(
+            function,
+            axis_env=list(mapped),
+        )(*avals)
+    )
     return primitives.needed(flat), values
 
 

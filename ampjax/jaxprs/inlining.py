@@ -46,7 +46,18 @@ def _add(
         if _is_small_call(eqn):
             body, _ = opened(called(eqn))
             inside = dict(zip(body.invars, named(eqn.invars), strict=True))
-            env.update(zip(eqn.outvars, _add(body, inside, eqns, caller or eqn), strict=True))
+            env.update(
+                zip(
+                    eqn.outvars,
+                    _add(
+                        body,
+                        inside,
+                        eqns,
+                        caller or eqn,
+                    ),
+                    strict=True,
+                )
+            )
         elif caller is None:
             eqns.append(eqn if not env else eqn.replace(invars=named(eqn.invars)))
         elif (number := _cast_number(eqn, named(eqn.invars))) is not None:

@@ -260,7 +260,12 @@ class _GroupSearch:
 
     def _group(self, places: Sequence[int]) -> LaneGroup:
         eqns = [self._jaxpr.eqns[i] for i in places]
-        operands = tuple(map(self._operand, zip(*(eqn.invars for eqn in eqns), strict=True)))
+        operands = tuple(
+            map(
+                self._operand,
+                zip(*(eqn.invars for eqn in eqns), strict=True),
+            )
+        )
         starts = None
         if _may_start_anywhere(eqns[0]):
             each = np.array([eqn.params["start_indices"] for eqn in eqns])
@@ -419,9 +424,11 @@ def compute_group(group: LaneGroup, operands: Sequence[Any]) -> list[Any]:
     if group.starts is not None:
         return [_slices(group, operands[0])]
     axes = [None if isinstance(operand, Same) else 0 for operand in group.operands]
-    return jax.vmap(lambda *args: bind(eqn, args), in_axes=axes, axis_size=len(group.places))(
-        *operands
-    )
+    return jax.vmap(
+        lambda *args: bind(eqn, args),
+        in_axes=axes,
+        axis_size=len(group.places),
+    )(*operands)
 
 
 def _slices(group: LaneGroup, value: Any) -> Any:

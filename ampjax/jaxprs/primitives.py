@@ -348,7 +348,11 @@ def line_text(file: File, number: int) -> str:
       number: The line's number in it, from 1.
     """
     in_cell = (
-        file.parent.name.startswith("ipykernel_") and linecache.getline(str(file), number).strip()
+        file.parent.name.startswith("ipykernel_")
+        and linecache.getline(
+            str(file),
+            number,
+        ).strip()
     )
     return f"`{in_cell}`" if in_cell else f"{file.name}:{number}"
 

@@ -217,7 +217,11 @@ def reduce_rows(
         *[1] * (rows.ndim - 1),
     )
     if name == "reduce_sum":
-        rows = jnp.where(weights > 0, rows * weights.astype(rows.dtype), 0).astype(rows.dtype)
+        rows = jnp.where(
+            weights > 0,
+            rows * weights.astype(rows.dtype),
+            0,
+        ).astype(rows.dtype)
     else:
         rows = jnp.where(
             weights > 0,
@@ -259,7 +263,12 @@ def combine(equation: Equation, first: Any, second: Any) -> np.ndarray:
     Returns:
       The reduction of both.
     """
-    return np.asarray(_COMBINE[equation.primitive.name](np.asarray(first), np.asarray(second)))
+    return np.asarray(
+        _COMBINE[equation.primitive.name](
+            np.asarray(first),
+            np.asarray(second),
+        )
+    )
 
 
 def _broadcasts_rows(

@@ -90,7 +90,10 @@ def trace_body(
       draws: Whether it draws random numbers, if it is given a key.
     """
     with jax.disable_jit():  # one flat list of operations
-        closed, results = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*types)
+        closed, results = jax.make_jaxpr(
+            lambda *args: function(*args),
+            return_shape=True,
+        )(*types)
         drawing = None
         if draws:
             key = jax.eval_shape(lambda: jax.random.key(0))

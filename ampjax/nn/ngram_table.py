@@ -195,7 +195,10 @@ def _convolved(x: jax.Array, weights: jax.Array, dilation: int) -> jax.Array:
     result = x * weights[-1]
     for age in range(1, len(weights)):
         back = age * dilation
-        zeros = jnp.zeros((*x.shape[:-2], back, x.shape[-1]), x.dtype)
+        zeros = jnp.zeros(
+            (*x.shape[:-2], back, x.shape[-1]),
+            x.dtype,
+        )
         older = jnp.concatenate(
             [zeros, x],
             axis=-2,

@@ -32,7 +32,15 @@ def moved_rows() -> Iterator[Moved]:
     h = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
     moved = h.copy()
     summed = h.copy()
-    shifted = np.concatenate([np.zeros((5, 4), np.float32), h[:3]])
+    shifted = np.concatenate(
+        [
+            np.zeros(
+                (5, 4),
+                np.float32,
+            ),
+            h[:3],
+        ]
+    )
     moved[1:] = h[:-1]
     summed[1:] += h[:-1]
     yield (

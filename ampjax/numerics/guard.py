@@ -215,7 +215,14 @@ def _xla_libraries() -> Iterator[Path]:
 
 
 def _contains(path: Path, text: bytes) -> bool:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with (
+        path.open("rb") as file,
+        mmap.mmap(
+            file.fileno(),
+            0,
+            access=mmap.ACCESS_READ,
+        ) as content,
+    ):
         return content.find(text) >= 0
 
 

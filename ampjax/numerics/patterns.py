@@ -71,7 +71,12 @@ def wrong_patterns() -> list[str]:
             error = np.max(np.abs(got - want)) / np.max(np.abs(want))
             if not error <= TOLERANCE:  # an error that is no number is wrong, too
                 worst = np.unravel_index(
-                    np.argmax(np.nan_to_num(np.abs(got - want), nan=np.inf)),
+                    np.argmax(
+                        np.nan_to_num(
+                            np.abs(got - want),
+                            nan=np.inf,
+                        )
+                    ),
                     got.shape,
                 )
                 wrong.append(f"{name}: {got[worst]:.6g} in place of {want[worst]:.6g}")

@@ -218,7 +218,13 @@ def _make_delayed(
             key = jax.random.key(delay.seed)
         else:
             key = None
-        slots = jnp.zeros(most + 1, jnp.int32), jnp.zeros(most + 1, jnp.float32)
+        slots = (
+            jnp.zeros(most + 1, jnp.int32),
+            jnp.zeros(
+                most + 1,
+                jnp.float32,
+            ),
+        )
         # Each leaf is an array of its own, so that a step may donate all of them.
         return DelayedState(
             jnp.zeros((), jnp.int32),
@@ -256,7 +262,10 @@ def _make_delayed(
 
         def wait(inner: Any) -> tuple[Tree, Any]:
             shapes = jax.eval_shape(apply, inner)
-            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0]), inner
+            return jax.tree.map(
+                lambda x: jnp.zeros(x.shape, x.dtype),
+                shapes[0],
+            ), inner
 
         arrived = state.step >= age
         shapes, inner = jax.lax.cond(arrived, apply, wait, state.inner)
@@ -298,7 +307,10 @@ def _draw(
     if not isinstance(delay, RandomDelay):
         return None, jnp.asarray(delay, jnp.int32)
     logits = jnp.log(jnp.asarray(delay.probabilities))
-    return key, jax.random.categorical(jax.random.fold_in(key, step), logits).astype(jnp.int32)
+    return key, jax.random.categorical(
+        jax.random.fold_in(key, step),
+        logits,
+    ).astype(jnp.int32)
 
 
 def _check_delay(delay: Any, where: str = "delayed, `delay`") -> int:

@@ -19,7 +19,10 @@ def with_own_keys(state: Any, name: str) -> Any:
     number = zlib.crc32(name.encode())
 
     def own(leaf: Any) -> Any:
-        is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(
+            leaf.dtype,
+            jax.dtypes.prng_key,
+        )
         if is_key and not leaf.shape:
             return jax.random.fold_in(leaf, number)
         return leaf

@@ -154,7 +154,14 @@ class RowRule:
         """
         var, program = self.first
         result = []
-        for x, s in zip(program((), {var: rows}), self.state, strict=True):
+        for x, s in zip(
+            program(
+                (),
+                {var: rows},
+            ),
+            self.state,
+            strict=True,
+        ):
             result.append(jnp.broadcast_to(x, (len(rows), *s.shape)))
         return result
 

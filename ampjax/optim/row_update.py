@@ -23,7 +23,12 @@ from ampjax.optim.staleness_state import uses_staleness
 CHUNK = 1_024
 """Rows in one call: a fixed number, since each other number would be compiled anew."""
 
-DTYPES = frozenset(map(np.dtype, (np.float16, np.float32, np.float64)))
+DTYPES = frozenset(
+    map(
+        np.dtype,
+        (np.float16, np.float32, np.float64),
+    )
+)
 """Dtypes of tables. bfloat16 is not among them: XLA's CPU kernels would convert the whole array for every row."""
 
 

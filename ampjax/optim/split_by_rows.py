@@ -215,7 +215,10 @@ def _more_rows(params: Tree, owners: TableLeaves) -> Tree:
         leaves.append(
             leaf
             if table is None
-            else jax.ShapeDtypeStruct((leaf.shape[0] + next(numbers), *leaf.shape[1:]), leaf.dtype)
+            else jax.ShapeDtypeStruct(
+                (leaf.shape[0] + next(numbers), *leaf.shape[1:]),
+                leaf.dtype,
+            )
         )
     return jax.tree.unflatten(owners.structure, leaves)
 
@@ -293,7 +296,19 @@ class _Treatments:
         )
         kinds = tuple((atom.aval.shape[1:], atom.aval.dtype) for atom in results)
         treatments = tuple(self._of_first.of(first.outputs[i]) for i in aligned)
-        return row.shape[1:], row.dtype, kinds, treatments, tuple(map(of, results)), totals
+        return (
+            row.shape[1:],
+            row.dtype,
+            kinds,
+            treatments,
+            tuple(
+                map(
+                    of,
+                    results,
+                )
+            ),
+            totals,
+        )
 
 
 def _tables(leaves: TableLeaves) -> list[str]:
@@ -309,7 +324,10 @@ def _stack_tables(
         return {table: (table,) for table in tables}
     groups: dict[Hashable, list[str]] = {}
     for table in tables:
-        groups.setdefault((alike[table], treatments.of(table)), []).append(table)
+        groups.setdefault(
+            (alike[table], treatments.of(table)),
+            [],
+        ).append(table)
     stacks = []
     for members in groups.values():
         stacks.append([members] if len(members) >= FEWEST_STACKED else [[t] for t in members])

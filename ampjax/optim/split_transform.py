@@ -61,7 +61,18 @@ class Split:
         """
         inputs, program = self._init
         return self.state.fill(
-            program(dict(zip(inputs, self.params.shared(params, "params"), strict=True)))
+            program(
+                dict(
+                    zip(
+                        inputs,
+                        self.params.shared(
+                            params,
+                            "params",
+                        ),
+                        strict=True,
+                    )
+                )
+            )
         )
 
     def shared(
@@ -84,7 +95,16 @@ class Split:
         Returns:
           By table, its values.
         """
-        results = iter(self._rounds[turn](self._values(params, state, grads, totals)))
+        results = iter(
+            self._rounds[turn](
+                self._values(
+                    params,
+                    state,
+                    grads,
+                    totals,
+                )
+            )
+        )
         result = {}
         for t, rule in self.rules.items():
             result[t] = [next(results) for _ in rule.rounds[turn][1].shared]

@@ -187,7 +187,12 @@ class _Values:
             ]
             inside = [v for v in sources if not hasattr(v, "val")]
             if not sources:
-                return _describe(eqn, [self._value(v) for v in eqn.invars], is_wrong, batch), False
+                return _describe(
+                    eqn,
+                    [self._value(v) for v in eqn.invars],
+                    is_wrong,
+                    batch,
+                ), False
             if not inside:
                 return f"a number in the program is {_name(is_wrong)}{_at(eqn)}", True
             atom = inside[0]

@@ -595,7 +595,10 @@ def _longer_state(
     """The optimizer's state of parameters of which one has more rows."""
     leaves = leaves_of(state)
     longer = RowStates(tx, params).longer(leaves, path, rows)
-    return jax.tree.unflatten(jax.tree.structure(state), (leaves | longer).values())
+    return jax.tree.unflatten(
+        jax.tree.structure(state),
+        (leaves | longer).values(),
+    )
 
 
 def with_tables_of(

@@ -293,7 +293,14 @@ def joined_batch(
     parts = arrange_bags(tuple(_arrays(part) for part in batch.batches), 1, BagWidths())
     flat = [by_path(part) for part in parts]
     leaves = []
-    for (path, first), is_shared in zip(flat[0].items(), are_shared(parts[0], shared), strict=True):
+    for (path, first), is_shared in zip(
+        flat[0].items(),
+        are_shared(
+            parts[0],
+            shared,
+        ),
+        strict=True,
+    ):
         each = [part[path] for part in flat]
         if np.ndim(first) and not is_shared:
             leaves.append(

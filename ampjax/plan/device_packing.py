@@ -149,7 +149,12 @@ class DeviceMemory:
             if device is not None:
                 free[device] -= sizes[len(chosen)]
                 chosen.append(device)
-                choices.append(_rooms(free, sizes[min(len(chosen), len(names) - 1)]))
+                choices.append(
+                    _rooms(
+                        free,
+                        sizes[min(len(chosen), len(names) - 1)],
+                    )
+                )
                 continue
             choices.pop()
             if not chosen:

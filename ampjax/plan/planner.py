@@ -353,7 +353,12 @@ class _Planner:
                 if not wire_type(wire).topology:
                     inner.update(dict.fromkeys(self._ports(node, wire)))
             elif not any(isinstance(t, ControlStep) and t.node is node for t in targets):
-                targets.append(ControlStep(node, [self._route(out, space) for out in node.outputs]))
+                targets.append(
+                    ControlStep(
+                        node,
+                        [self._route(out, space) for out in node.outputs],
+                    )
+                )
         # Else each port gets the rows in its own space.
         for leaf in inner:
             port = self.stages[leaf.stage].ports[leaf.port]

@@ -141,7 +141,10 @@ class MemoryGuard:
 
     def release(self, instance: int, train: bool) -> None:
         """Gives back the rows that an instance that has ended had reserved."""
-        for key, rows in self._reserved.pop((instance, train), {}).items():
+        for key, rows in self._reserved.pop(
+            (instance, train),
+            {},
+        ).items():
             self._total[key] -= rows
 
 

@@ -167,7 +167,11 @@ class Pumping:
         lines = t.live[messages, c.INVOCATION]
         arenas = t.stages[t.lines[lines, c.STAGE], c.ARENA]
         tables.reserve_slots(
-            np.bincount(arenas, t.lines[lines, c.OUT_ROWS], len(tables.capacities)).astype(np.int64)
+            np.bincount(
+                arenas,
+                t.lines[lines, c.OUT_ROWS],
+                len(tables.capacities),
+            ).astype(np.int64)
         )
         first_slots = t.instances[handles, c.FIRST_SLOT] + n_rows_before
         fed = np.empty(n_rows, np.int64)
@@ -188,5 +192,8 @@ class Pumping:
             order = [
                 *dict.fromkeys((*(self._pumps[name] for name in names), *self._pumps.values()))
             ]
-            self._orders[names] = np.array([order, order, order], np.int64).T.copy()
+            self._orders[names] = np.array(
+                [order, order, order],
+                np.int64,
+            ).T.copy()
         return self._orders[names]

@@ -220,7 +220,10 @@ def _join_passes(passes: Sequence[Measured]) -> Measured:
         for key, sizes in table.items():
             for rows, ns in sizes.items():
                 if ns:
-                    joined[part].setdefault(key, {}).setdefault(rows, []).extend(ns)
+                    joined[part].setdefault(key, {}).setdefault(
+                        rows,
+                        [],
+                    ).extend(ns)
     return joined
 
 

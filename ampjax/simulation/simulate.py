@@ -148,8 +148,18 @@ def simulate(
         seconds,
         scheduler.counts.read(),
         trace,
-        metrics_of(executor.losses.take(train), len(instances)) if executor is not None else {},
-        jax.tree.map(np.array, executor.store.all_params) if executor is not None else {},
+        metrics_of(
+            executor.losses.take(train),
+            len(instances),
+        )
+        if executor is not None
+        else {},
+        jax.tree.map(
+            np.array,
+            executor.store.all_params,
+        )
+        if executor is not None
+        else {},
     )
 
 

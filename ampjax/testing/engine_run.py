@@ -166,7 +166,15 @@ def outputs_apart(
     finite = np.isfinite(w)
     if not np.array_equal(g[~finite], w[~finite], equal_nan=True):
         return math.inf
-    scale = float(np.max(np.abs(w[finite]), initial=0.0)) or 1.0
+    scale = (
+        float(
+            np.max(
+                np.abs(w[finite]),
+                initial=0.0,
+            )
+        )
+        or 1.0
+    )
     apart = float(np.max(np.abs(g[finite] - w[finite]), initial=0.0)) / scale
     return apart if math.isfinite(apart) else math.inf
 

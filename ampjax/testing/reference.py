@@ -195,7 +195,17 @@ def _outputs(
     for result, (payloads, _) in zip(results, values, strict=True):
         for (sink, state, _), payload in zip(result.outputs, payloads, strict=True):
             node = graph.nodes[sink]
-            outputs[node.role].append((state, np.asarray(stack_rows(node.inputs[0], payload))))
+            outputs[node.role].append(
+                (
+                    state,
+                    np.asarray(
+                        stack_rows(
+                            node.inputs[0],
+                            payload,
+                        )
+                    ),
+                )
+            )
     return outputs
 
 

@@ -195,7 +195,13 @@ class Journal(Instrument):
 
     def begins(self, data_pass: Pass) -> None:
         """A pass begins."""
-        self._take(PassBegins(len(data_pass.ids), data_pass.train, _checksum(data_pass.ids)))
+        self._take(
+            PassBegins(
+                len(data_pass.ids),
+                data_pass.train,
+                _checksum(data_pass.ids),
+            )
+        )
 
     def decided(self, dispatch: Dispatch) -> None:
         """Notes that a worker got a dispatch of which nothing has run."""
@@ -222,7 +228,12 @@ class Journal(Instrument):
           dispatch: The dispatch.
           choices: What was read from their payloads; None if nothing was.
         """
-        self._take(Done(self.number(dispatch), 0 if choices is None else _checksum(choices)))
+        self._take(
+            Done(
+                self.number(dispatch),
+                0 if choices is None else _checksum(choices),
+            )
+        )
 
     def settled(
         self,

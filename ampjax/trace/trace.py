@@ -334,7 +334,10 @@ class Trace:
         """
         busy: dict[int, int] = {}
         until: dict[int, int] = {}
-        for worker, _, _, start, end, *_ in sorted(self._read(), key=lambda row: row[3]):
+        for worker, _, _, start, end, *_ in sorted(
+            self._read(),
+            key=lambda row: row[3],
+        ):
             begin = max(start, until.get(worker, start))
             busy[worker] = busy.get(worker, 0) + max(end - begin, 0)
             until[worker] = max(end, begin)

@@ -274,7 +274,13 @@ def _kept_bytes(
                 jax.random.key(0),
             )
         unread = dict(graph.unread) if group.updates_unread else {}
-        sizes[group.names[0]] += bytes_of(jax.eval_shape(group.transform.init, shapes, unread))
+        sizes[group.names[0]] += bytes_of(
+            jax.eval_shape(
+                group.transform.init,
+                shapes,
+                unread,
+            )
+        )
     return sizes
 
 

@@ -72,7 +72,14 @@ def _first_bad(data: AnyInstances) -> tuple[int, str] | None:
                 payload = np.asarray(messages.payload)
                 if not len(payload) or not np.issubdtype(payload.dtype, np.inexact):
                     continue
-                bad = np.flatnonzero(~np.isfinite(payload).reshape(len(payload), -1).all(axis=1))
+                bad = np.flatnonzero(
+                    ~np.isfinite(payload)
+                    .reshape(
+                        len(payload),
+                        -1,
+                    )
+                    .all(axis=1)
+                )
                 if len(bad):
                     if messages.sizes is not None:
                         sizes = messages.sizes

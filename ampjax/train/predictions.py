@@ -72,7 +72,15 @@ def _one(plan: Plan, outputs: Outputs, sink: Node) -> Predictions:
         ]
     )
     rows = [np.asarray(arrival.rows)[: arrival.n_rows] for arrival in outputs]
-    flat = np.concatenate([np.zeros((0, *wire.type.shape), wire.type.dtype), *rows])
+    flat = np.concatenate(
+        [
+            np.zeros(
+                (0, *wire.type.shape),
+                wire.type.dtype,
+            ),
+            *rows,
+        ]
+    )
     if wire.type.ragged:
         sizes = np.concatenate(
             [

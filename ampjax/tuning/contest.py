@@ -132,7 +132,12 @@ def _factor(trial: Trial, furthest: Trial) -> float:
         )  # it may have stayed there for a while
         there_s = max(min(max(seconds, first_s), last_s), least_s)
         factors.append(min(max(max(seconds, least_s) / there_s, 1 / MOST), MOST))
-    return float(np.average(np.log(factors), weights=np.arange(1, len(factors) + 1)))
+    return float(
+        np.average(
+            np.log(factors),
+            weights=np.arange(1, len(factors) + 1),
+        )
+    )
 
 
 def _round(

@@ -63,7 +63,12 @@ def promising(choices: Sequence[Figures], n: int) -> list[int]:
     """
     ranked = []
     for law in LAWS:
-        ranked.append(np.argsort([_seconds(c, law.examples(c)) for c in choices], kind="stable"))
+        ranked.append(
+            np.argsort(
+                [_seconds(c, law.examples(c)) for c in choices],
+                kind="stable",
+            )
+        )
     in_order = dict.fromkeys(int(i) for each in zip(*ranked, strict=True) for i in each)
     return list(in_order)[:n]
 

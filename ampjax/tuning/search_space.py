@@ -154,7 +154,15 @@ def candidates(
             settings["min_update_interval"] = Settings.min_update_interval
         require_messages("tune", settings_from(settings))
         candidates_by_key.setdefault(
-            repr((sorted(settings.items(), key=str), sorted(knobs.items(), key=str))),
+            repr(
+                (
+                    sorted(
+                        settings.items(),
+                        key=str,
+                    ),
+                    sorted(knobs.items(), key=str),
+                )
+            ),
             Candidate(settings, knobs),
         )
     return list(candidates_by_key.values())

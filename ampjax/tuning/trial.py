@@ -239,7 +239,13 @@ class Trial:
             share = 1.0
         first, last = self.examples[i - 1 : i + 1]
         examples = math.expm1(math.log1p(first) + share * (math.log1p(last) - math.log1p(first)))
-        return float(np.interp(examples, (first, last), self.seconds[i - 1 : i + 1])), examples
+        return float(
+            np.interp(
+                examples,
+                (first, last),
+                self.seconds[i - 1 : i + 1],
+            )
+        ), examples
 
     @property
     def best_values(self) -> list[float]:

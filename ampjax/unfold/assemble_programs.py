@@ -77,7 +77,12 @@ def assemble(
         owed=_small(
             consumed + np.bincount(by_instance.new[table.owner[held]], minlength=len(stage))
         ),
-        asks=np.isin(stage, asking) if asking else np.zeros(len(stage), bool),
+        asks=np.isin(stage, asking)
+        if asking
+        else np.zeros(
+            len(stage),
+            bool,
+        ),
         picks=_small(picks),
         edges={s.number: edge_counts(s, maps, k) for s in plan.stages if s.chain is not None},
     )
@@ -147,7 +152,13 @@ class _ByInstance:
         sizes = table.size[entries[picked]]
         # Picks hold rows of the unfolding, too, and count within their instance from now on.
         picks = number[resolve(first[picked], sizes, table.picks)]
-        pick_first = starts(np.bincount(place[picked], sizes, k).astype(np.int64))
+        pick_first = starts(
+            np.bincount(
+                place[picked],
+                sizes,
+                k,
+            ).astype(np.int64)
+        )
         in_row[picked] = ~(np.cumsum(sizes) - sizes - pick_first[place[picked]])
         return in_row, picks, pick_first
 
@@ -161,7 +172,13 @@ class ChunkColumns:
         n_inputs = sum(chunk.inputs.size for chunk in chunks)
         self.stage, self.row, self.fan_in = (np.empty(n, np.int64) for _ in range(3))
         states = np.concatenate(
-            [chunk.states for chunk in chunks] or [np.zeros((0, plan.layout.width), np.int64)]
+            [chunk.states for chunk in chunks]
+            or [
+                np.zeros(
+                    (0, plan.layout.width),
+                    np.int64,
+                )
+            ]
         )
         self.states = states[:, 2:].astype(_width(states))
         self.handles = states[:, HANDLE]

@@ -69,7 +69,13 @@ def needs(
         if len(mine):
             rows = programs.rows[mine].astype(np.int64)
             index = EdgeIndex(plan.stages[number], unfolding.workspace.topologies)
-            edges[number] = rows, index.of(programs.instance_of[mine], rows).loads(rows)
+            edges[number] = (
+                rows,
+                index.of(
+                    programs.instance_of[mine],
+                    rows,
+                ).loads(rows),
+            )
     unfolder.give_up(unfolding)
     return InstanceNeeds(demand(plan, programs), work(plan, programs), edges)
 
@@ -88,9 +94,11 @@ def demand(
     for number in np.unique(programs.stage[programs.stage >= 0]).tolist():
         mine = programs.stage == number
         for key in plan.stages[number].arenas if plan.stages[number].kind.is_dispatched else ():
-            rows = np.bincount(place[mine], programs.size[mine], programs.n_instances).astype(
-                np.int64
-            )
+            rows = np.bincount(
+                place[mine],
+                programs.size[mine],
+                programs.n_instances,
+            ).astype(np.int64)
             rows_of[key] = rows_of.get(key, 0) + rows
     return rows_of
 
@@ -122,7 +130,10 @@ def messages(plan: Plan, programs: Programs) -> dict[str, int]:
         (stage.name for stage in plan.stages if stage.kind.is_dispatched),
         0,
     )
-    counts = np.bincount(programs.stage[programs.stage >= 0], minlength=len(plan.stages)).tolist()
+    counts = np.bincount(
+        programs.stage[programs.stage >= 0],
+        minlength=len(plan.stages),
+    ).tolist()
     for stage, n in zip(plan.stages, counts, strict=True):
         if stage.kind.is_dispatched:
             of_stages[stage.name] += n  # copies of one wire to several ports share a name

@@ -128,7 +128,15 @@ def find_waiting(
                 port = 1
                 array = group.state
             assert array is not None
-            result.append(Waiting(stage, _state(plan, stage, port, array), port, missing, what))
+            result.append(
+                Waiting(
+                    stage,
+                    _state(plan, stage, port, array),
+                    port,
+                    missing,
+                    what,
+                )
+            )
     return result
 
 

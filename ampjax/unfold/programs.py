@@ -107,7 +107,14 @@ class Programs:
             inputs.append((int(self.in_row[e]), int(self.in_size[e])))
         result = []
         for r, n in inputs:
-            result.append(np.arange(r, r + n) if r >= 0 else picks[~r : ~r + n])
+            result.append(
+                np.arange(
+                    r,
+                    r + n,
+                )
+                if r >= 0
+                else picks[~r : ~r + n]
+            )
         return result
 
     def __repr__(self) -> str:

@@ -102,7 +102,15 @@ class Unfolding:
                 numbers = self.invocations.add(
                     Chunk(number, states, 0, NO_INPUTS, rows=sizes, sizes=sizes), 1
                 )
-                emitted.append((self._plan.pumps[name], MessageBatch(states, numbers[0])))
+                emitted.append(
+                    (
+                        self._plan.pumps[name],
+                        MessageBatch(
+                            states,
+                            numbers[0],
+                        ),
+                    )
+                )
         # Messages travel when all are numbered, so numbers do not depend on what follows from them.
         for route, messages_there in emitted:
             self._router.route(route, messages_there)

@@ -55,7 +55,11 @@ class _Elsewhere:
         It waits for an event and not for the thread, since CPython 3.11 takes a thread for ended once its `join` has been interrupted.
         """
         try:
-            threading.Thread(target=self._context.run, args=[self._run], name="ampjax").start()
+            threading.Thread(
+                target=self._context.run,
+                args=[self._run],
+                name="ampjax",
+            ).start()
             self._ended.wait()
         except KeyboardInterrupt:
             self._started.wait()

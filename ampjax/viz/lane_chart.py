@@ -73,7 +73,10 @@ def lanes(
             row * n_rows / height,
         )
         axes = figure.add_axes(box)
-        axes.set(xlim=(0, max(of_vmap, of_lanes)), ylim=(n_rows, 0))
+        axes.set(
+            xlim=(0, max(of_vmap, of_lanes)),
+            ylim=(n_rows, 0),
+        )
         _draw(axes, rows, begin, report.trips, (length, n_rows), row)
         _dress(axes, name, length * n_rows, report)
         _number_rows(axes, n_rows, row)
@@ -135,7 +138,12 @@ def _corners(
     top: float,
     bottom: float,
 ) -> list[tuple[float, float]]:
-    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+    return [
+        (left, top),
+        (right, top),
+        (right, bottom),
+        (left, bottom),
+    ]
 
 
 def _dress(

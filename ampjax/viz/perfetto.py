@@ -128,7 +128,14 @@ def _slices(
             "rows": s.rows,
             "instances": s.instances,
         }
-        yield _complete(s.node, s.kind, tracks[s.worker, lane], s.start_ns, s.end_ns, args)
+        yield _complete(
+            s.node,
+            s.kind,
+            tracks[s.worker, lane],
+            s.start_ns,
+            s.end_ns,
+            args,
+        )
 
 
 def _waits(trace: Trace, tracks: Tracks) -> Iterator[Event]:
@@ -211,7 +218,10 @@ def _staleness_counters(trace: Trace) -> Iterator[Event]:
         trace.staleness,
         key=lambda s: (s.node, s.time_ns),
     )
-    for (node, time), samples in groupby(ordered, key=lambda s: (s.node, s.time_ns)):
+    for (node, time), samples in groupby(
+        ordered,
+        key=lambda s: (s.node, s.time_ns),
+    ):
         yield _counter(node, STALENESS, time, {"mean": list(samples)[-1].mean})
 
 

@@ -11,7 +11,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
-NOTEBOOKS = sorted([*FOLDER.glob("*.ipynb"), *FOLDER.glob("*.py"), *FOLDER.glob("*.md")])
+NOTEBOOKS = sorted(
+    [
+        *FOLDER.glob("*.ipynb"),
+        *FOLDER.glob("*.py"),
+        *FOLDER.glob("*.md"),
+    ]
+)
 NOTEBOOKS = [path for path in NOTEBOOKS if path.name != "README.md"]
 
 

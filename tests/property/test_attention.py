@@ -144,8 +144,16 @@ def placed():
             "int8",
             fields=("t", "n"),
         )
-        x = ag.ppt("scale", graphs.times, params=graphs.one())(ag.pump("x", fields=("t",)))
-        y = ag.npt("placed", lambda place, x: jnp.sin(x), join=("instance", "t"))(
+        x = ag.ppt(
+            "scale",
+            graphs.times,
+            params=graphs.one(),
+        )(ag.pump("x", fields=("t",)))
+        y = ag.npt(
+            "placed",
+            lambda place, x: jnp.sin(x),
+            join=("instance", "t"),
+        )(
             place,
             x,
         )

@@ -97,7 +97,11 @@ def matrices(p, s):
     seen = jnp.tril(jnp.ones((n, n), bool))
     heads = []
     for head in range(HEADS):
-        scores = jnp.where(seen, q[:, head] @ k[:, head].T / WIDTH**0.5, -1e9)
+        scores = jnp.where(
+            seen,
+            q[:, head] @ k[:, head].T / WIDTH**0.5,
+            -1e9,
+        )
         heads.append(jax.nn.softmax(scores, axis=-1) @ v[:, head])
     return total(p, jnp.stack(heads, 1))
 
@@ -196,14 +200,27 @@ BY_PAIRS = [
 
 @pytest.mark.parametrize(
     "function",
-    [BY_PAIRS[0], heads_first, *left_to_nightly([*BY_PAIRS, *WHOLE], BY_PAIRS[0], heads_first)],
+    [
+        BY_PAIRS[0],
+        heads_first,
+        *left_to_nightly([*BY_PAIRS, *WHOLE], BY_PAIRS[0], heads_first),
+    ],
 )
 def test_no_array_has_all_pairs_by_all_features(function):
     n = 50
     params = jax.tree.map(jnp.float32, parameters(np.random.default_rng(0)))
     params["bias"] = jnp.zeros((2 * n, HEADS), jnp.float32)
     batched = amp.vmap(function, {"x": "float32[t,3]"}, params=params)
-    batch = batched.pack([{"x": np.ones((n, WIDTH), np.float32)}])
+    batch = batched.pack(
+        [
+            {
+                "x": np.ones(
+                    (n, WIDTH),
+                    np.float32,
+                )
+            }
+        ]
+    )
     loss = lambda p: batched(p, batch).sum()
     traced = jax.make_jaxpr(jax.grad(loss))(params)
     largest = 0

@@ -96,7 +96,13 @@ def check(case):
         want, change = jax.jvp(of_model, (params,), (direction,))
     close(found[: len(examples)], want[order], "values")
     derivative = sum(
-        jax.tree.leaves(jax.tree.map(lambda g, d: np.sum(np.asarray(g) * d), grads, direction))
+        jax.tree.leaves(
+            jax.tree.map(
+                lambda g, d: np.sum(np.asarray(g) * d),
+                grads,
+                direction,
+            )
+        )
     )
     close(derivative, np.sum(np.asarray(change) * weights), "derivative in a direction")
 

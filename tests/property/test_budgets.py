@@ -98,7 +98,12 @@ def test_no_gradient_is_staler_than_its_budget(seed, schedule, interval, budget)
 def test_nodes_have_budgets_of_their_own(seed, schedule, data):
     names = list(random_one(seed).graph.parameterised)
     budgets = data.draw(
-        st.dictionaries(st.sampled_from(names), st.integers(0, 2)) if names else st.just({})
+        st.dictionaries(
+            st.sampled_from(names),
+            st.integers(0, 2),
+        )
+        if names
+        else st.just({})
     )
     with replayed("property.test_budgets.run", seed, schedule, budgets):
         engine, counted = run(seed, schedule, budgets)

@@ -34,7 +34,13 @@ FUSED = "out+edge0+edge1+in+update"
 def data(draw):
     """One to six graphs with up to six rows and nine edges; most of the rows and edges may be missing."""
     rng = np.random.default_rng(draw(st.integers(0, 99)))
-    shapes = draw(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=1, max_size=6))
+    shapes = draw(
+        st.lists(
+            st.tuples(st.integers(0, 6), st.integers(0, 9)),
+            min_size=1,
+            max_size=6,
+        )
+    )
     return [chains.instance(rng, *shape) for shape in shapes]
 
 
@@ -164,12 +170,23 @@ def random_chain(on_edges=True):
         wires = ag.distribute(h, edges, 2, name="out")
         sent = []
         for k, w in enumerate(wires):
-            sent.append(ag.ppt(f"edge{k}", edge, params=chains.one(), **options)(w))
+            sent.append(
+                ag.ppt(
+                    f"edge{k}",
+                    edge,
+                    params=chains.one(),
+                    **options,
+                )(w)
+            )
         a = ag.ppt("update", shaken, params=chains.one(), rng=True)(
             ag.collect(sent, edges, name="in")
         )
         total = ag.reduce("sum", jax.ops.segment_sum, a)
-        ag.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
+        ag.loss(
+            "loss",
+            lambda v, y: jnp.sum((v - y) ** 2),
+            join=("instance",),
+        )(
             total,
             label,
         )
@@ -236,9 +253,17 @@ def poisonous():
         sent = []
         for k, w in enumerate(wires):
             sent.append(ag.ppt(f"edge{k}", chains.scale, params=chains.one())(w))
-        a = ag.ppt("update", root, params=chains.one())(ag.collect(sent, edges, name="in"))
+        a = ag.ppt(
+            "update",
+            root,
+            params=chains.one(),
+        )(ag.collect(sent, edges, name="in"))
         total = ag.reduce("sum", jax.ops.segment_sum, a)
-        ag.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
+        ag.loss(
+            "loss",
+            lambda v, y: jnp.sum((v - y) ** 2),
+            join=("instance",),
+        )(
             total,
             label,
         )

@@ -96,7 +96,12 @@ MIXING = [name for name, (_, mixes) in STEPS.items() if mixes is True]
 def test_what_mixes_nothing_is_proved(name):
     loss = loss_of([name], "mean")
     assert proved(loss, params_of(0), batch_of(0, 2, False), 2)
-    assert proved(jax.jit(jax.checkpoint(loss)), params_of(0), batch_of(0, 3, False), 3)
+    assert proved(
+        jax.jit(jax.checkpoint(loss)),
+        params_of(0),
+        batch_of(0, 3, False),
+        3,
+    )
 
 
 @pytest.mark.parametrize("name", ONLY_EVEN)
@@ -108,7 +113,12 @@ def test_equal_weights_at_all_replicas_are_proved(name):
 
 @pytest.mark.parametrize("name", MIXING)
 def test_what_mixes_examples_is_not_proved(name):
-    assert not proved(loss_of([name], "mean"), params_of(0), batch_of(0, 2, True), 2)
+    assert not proved(
+        loss_of([name], "mean"),
+        params_of(0),
+        batch_of(0, 2, True),
+        2,
+    )
 
 
 @pytest.mark.parametrize("name", ENDS)
@@ -135,6 +145,12 @@ def test_a_sum_is_proved_where_sums_are_wanted():
     def total(params, batch):
         return jnp.sum((batch["x"] @ params["w"]) ** 2)
 
-    assert proved(total, params_of(0), batch_of(0, 2, False), 2, scales=(1,))
+    assert proved(
+        total,
+        params_of(0),
+        batch_of(0, 2, False),
+        2,
+        scales=(1,),
+    )
     assert not proved(total, params_of(0), batch_of(0, 2, False), 2)
     assert px.mean(jnp.ones(2)) == 1

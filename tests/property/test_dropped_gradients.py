@@ -192,7 +192,11 @@ def recurrence():
         h0 = ag.pump("h0", fields=("t", "n"))
         h = ag.phi("h")
         x = ag.ppt("c", graphs.times, params=graphs.one())(tokens)
-        z = ag.ppt("a", lambda p, x, h: jnp.tanh(p * h + x), params=graphs.one())(
+        z = ag.ppt(
+            "a",
+            lambda p, x, h: jnp.tanh(p * h + x),
+            params=graphs.one(),
+        )(
             x,
             h,
         )

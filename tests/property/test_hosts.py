@@ -157,7 +157,7 @@ def cut(graph, n_hosts, **options):
 @pytest.mark.nightly
 @settings(max_examples=examples(24))
 @given(
-    st.integers(0, 5 if NIGHTLY else 1), st.integers(0, 99), st.sampled_from([2, 3]), st.sampled_from([1, 4]), st.booleans(), st.booleans()
+    st.integers(0, 5 if NIGHTLY else 1,), st.integers(0, 99), st.sampled_from([2, 3]), st.sampled_from([1, 4]), st.booleans(), st.booleans()
 )  # fmt: skip
 def test_random_graphs_scattered_over_hosts(seed, placing, n_hosts, size, fuse, virtual):
     """Laws 1 and 2: nothing is left, and gradients are the oracle's; and the same bits as in one process, under one schedule."""
@@ -236,10 +236,18 @@ def test_predictions_and_checkpoints(tmp_path):
 def test_what_sinks_receive():
     with ag.Graph() as g:
         x = ag.pump("x", shape=(3,))
-        y = ag.ppt("a", lambda p, v: p * v, params=lambda key: np.float32(2.0))(x)
+        y = ag.ppt(
+            "a",
+            lambda p, v: p * v,
+            params=lambda key: np.float32(2.0),
+        )(x)
         ag.sink(
             "y",
-            ag.ppt("b", lambda p, v: p + v, params=lambda key: np.float32(1.0))(y),
+            ag.ppt(
+                "b",
+                lambda p, v: p + v,
+                params=lambda key: np.float32(1.0),
+            )(y),
         )
     rows = np.arange(15, dtype=np.float32).reshape(
         5,

@@ -120,7 +120,12 @@ def plain_steps(name, reduction, params, batches):
             )
             updates, state = tx.update(grads, state, params)
             params = optax.apply_updates(params, updates)
-            seen.append(jax.tree.map(np.asarray, (value, aux, optax.tree.norm(grads))))
+            seen.append(
+                jax.tree.map(
+                    np.asarray,
+                    (value, aux, optax.tree.norm(grads)),
+                )
+            )
     return params, state, seen
 
 
@@ -213,7 +218,15 @@ def close(ours, theirs):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "names", [(1, 1), pytest.param(("a",), marks=pytest.mark.nightly)], ids=["here", "a-process"]
+    "names",
+    [
+        (1, 1),
+        pytest.param(
+            ("a",),
+            marks=pytest.mark.nightly,
+        ),
+    ],
+    ids=["here", "a-process"],
 )
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(3))

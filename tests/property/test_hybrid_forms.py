@@ -40,7 +40,10 @@ OPTIMIZERS = {
     # An optimizer that goes by the number of axes, as masks of weight decay do; decay would reach rows that no step touches.
     "adam": optax.chain(
         optax.clip_by_global_norm(0.2),
-        optax.masked(optax.scale(2.0), lambda p: jax.tree.map(lambda leaf: leaf.ndim > 1, p)),
+        optax.masked(
+            optax.scale(2.0),
+            lambda p: jax.tree.map(lambda leaf: leaf.ndim > 1, p),
+        ),
         optax.adam(0.05, eps=1e-3),
     ),
     "adagrad": optax.adagrad(0.2),
@@ -223,7 +226,10 @@ def test_a_checkpoint_of_rows_along_other_axes(tmp_path):
 
 def test_an_optimizer_that_goes_by_axes_is_refused_where_the_axes_are_others():
     def update(grads, state, params=None):
-        return jax.tree.map(lambda g: g / (1 + jnp.abs(g).sum(-1, keepdims=True)), grads), state
+        return jax.tree.map(
+            lambda g: g / (1 + jnp.abs(g).sum(-1, keepdims=True)),
+            grads,
+        ), state
 
     tx = optax.GradientTransformation(lambda params: optax.EmptyState(), update)
     with pytest.raises(

@@ -30,7 +30,10 @@ def machines(*sizes):
 
 def first_params(rng):
     result = {}
-    for name, shape in {"t": (ROWS, DIM), "w": (DIM, DIM)}.items():
+    for name, shape in {
+        "t": (ROWS, DIM),
+        "w": (DIM, DIM),
+    }.items():
         result[name] = rng.normal(size=shape).astype(np.float32)
     return result
 
@@ -88,7 +91,11 @@ def in_a_loop(params, batch):
 
     def layer(h, table_ids):
         h = jnp.tanh(centred(h + params["t"][table_ids]) @ params["w"])
-        return jax.lax.cond(True, lambda: h * px.mean(h**2), lambda: h), px.all_gather(h).sum()
+        return jax.lax.cond(
+            True,
+            lambda: h * px.mean(h**2),
+            lambda: h,
+        ), px.all_gather(h).sum()
 
     h, sums = jax.lax.scan(
         jax.checkpoint(layer),
@@ -147,7 +154,11 @@ def on_one_device(loss):
     return jax.jit(jax.value_and_grad(value, has_aux=True))
 
 
-LENGTHS = st.lists(st.integers(0, LENGTH), min_size=EXAMPLES, max_size=EXAMPLES).filter(any)
+LENGTHS = st.lists(
+    st.integers(0, LENGTH),
+    min_size=EXAMPLES,
+    max_size=EXAMPLES,
+).filter(any)
 
 
 @pytest.mark.users

@@ -126,7 +126,11 @@ def test_instances_that_reach_no_node_count_in_a_round(mode):
             lambda s, i: s.replace(i=i),
         )
         ag.loss("loss", lambda x: x * x)(
-            ag.ppt("scale", lambda p, x: p * x, params=np.float32(1))(x)
+            ag.ppt(
+                "scale",
+                lambda p, x: p * x,
+                params=np.float32(1),
+            )(x)
         )
     data = []
     for n in (0, 0, 2, 0, 1, 0):

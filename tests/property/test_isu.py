@@ -71,7 +71,11 @@ def graph_with(function, inverse):
             inverse,
         )
         ag.loss("loss", lambda x: x * x)(
-            ag.ppt("scale", lambda p, x: p * x, params=np.float32(2))(x)
+            ag.ppt(
+                "scale",
+                lambda p, x: p * x,
+                params=np.float32(2),
+            )(x)
         )
     return graph
 
@@ -99,7 +103,10 @@ def test_a_right_inverse_is_accepted_and_messages_find_back(change, states, sche
         if d.stage.name == "scale":
             for row in d.states:
                 at_scale.append(row[2:].tolist())
-    want = np.stack([getattr(changed, name) for name in FIELDS], axis=1).tolist()
+    want = np.stack(
+        [getattr(changed, name) for name in FIELDS],
+        axis=1,
+    ).tolist()
     assert sorted(at_scale) == sorted(want * 6), "three instances, forward and backward"
     assert_empty(engine)
 

@@ -36,8 +36,16 @@ def four_wires():
         )
         label = ag.pump("label", dtype="int32", fields=("t",))
         weight = ag.pump("weight", fields=("k", "t"))
-        hidden = ag.npt("tanh", jnp.tanh)(ag.ppt("inner", amp.nn.Linear(3, 4))(x))
-        guess = ag.npt("guess", lambda h: jnp.argmax(h[:3]).astype(jnp.int32))(hidden)
+        hidden = ag.npt("tanh", jnp.tanh)(
+            ag.ppt(
+                "inner",
+                amp.nn.Linear(3, 4),
+            )(x)
+        )
+        guess = ag.npt(
+            "guess",
+            lambda h: jnp.argmax(h[:3]).astype(jnp.int32),
+        )(hidden)
         weight = ag.ppt("scale", graphs.times, params=graphs.one())(weight)
         logits = ag.ppt("outer", amp.nn.Linear(4, 3))(hidden)
         loss = ag.loss("loss", weighted, join=("instance", "t"))

@@ -63,7 +63,12 @@ def of_scan(length, body, state):
         return (x * row, n), (x[0] + row, n)
 
     rows = jnp.linspace(0.5, 1.0, length)
-    (x, n), (sums, counts) = lax.scan(step, state, rows, reverse=length % 2 == 0)
+    (x, n), (sums, counts) = lax.scan(
+        step,
+        state,
+        rows,
+        reverse=length % 2 == 0,
+    )
     return x + jnp.sum(sums) / (length + 1), (n + jnp.sum(counts).astype(jnp.int32)) % 7
 
 
@@ -183,13 +188,19 @@ def test_gradients_are_those_of_unrolled_loops(program, n, lanes, slots, seed):
         one = lambda scale, x, k: program((x * scale, k))[0]
         lanes_of = amp.vmap(one, in_axes=(None, 0, 0), lanes=lanes, trips=2)
         run = lambda scale, xs: lanes_of(scale, xs, ns)
-        found = jax.jit(jax.grad(partial(loss, run), (0, 1)))(0.9, xs)
+        found = jax.jit(jax.grad(partial(loss, run), (0, 1)))(
+            0.9,
+            xs,
+        )
 
         def alone(scale, xs):
             return jnp.stack([one(scale, x, k) for x, k in zip(xs, jnp.asarray(ns), strict=True)])
 
         with jax.disable_jit():
-            expected = jax.grad(partial(loss, alone), (0, 1))(0.9, jnp.asarray(xs))
+            expected = jax.grad(partial(loss, alone), (0, 1))(
+                0.9,
+                jnp.asarray(xs),
+            )
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
 

@@ -52,7 +52,10 @@ def geometric_mean(rows, segment_ids, n):
 def log_ratio(x, y):
     """A loss that is infinite or undefined for rows of zeros, with a metric that divides by zero."""
     ratio = jnp.sum(x) / jnp.sum(y)
-    return jnp.log(ratio) ** 2, {"ratio": ratio, "share": (jnp.sqrt(ratio), 1 / jnp.sum(x))}
+    return jnp.log(ratio) ** 2, {
+        "ratio": ratio,
+        "share": (jnp.sqrt(ratio), 1 / jnp.sum(x)),
+    }
 
 
 BODIES = {f.__name__: f for f in (root, logarithm, quotient, angle)}
@@ -68,7 +71,13 @@ def rows_graph(first, second):
         a = ag.ppt("first", BODIES[first], params=2 * ones)(x)
         b = ag.npt("positive", lambda x: 0.5 + x * x)(a)
         ag.loss("loss", log_ratio)(
-            ag.npt("square", jnp.square)(ag.ppt("second", BODIES[second], params=3 * ones)(b)),
+            ag.npt("square", jnp.square)(
+                ag.ppt(
+                    "second",
+                    BODIES[second],
+                    params=3 * ones,
+                )(b)
+            ),
             y,
         )
     return graph
@@ -145,6 +154,11 @@ def test_segments(body, reduction, n, schedule):
     rng = np.random.default_rng(n)
     data = []
     for _ in range(n):
-        data.append({"x": positive(rng, rng.integers(1, 4)), "y": positive(rng, 1)[0]})
+        data.append(
+            {
+                "x": positive(rng, rng.integers(1, 4)),
+                "y": positive(rng, 1)[0],
+            }
+        )
     with replayed("test_padding.test_segments", body, reduction, n, schedule):
         check(segments_graph(body, reduction), data, schedule)

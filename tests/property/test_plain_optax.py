@@ -57,7 +57,13 @@ def by_hand(model, name, params, rounds):
 
 @settings(max_examples=N_CASES)
 @given(
-    models(), st.sampled_from(sorted(TRANSFORMS)), st.sampled_from(SIZES), st.integers(0, 1 << 16)
+    models(),
+    st.sampled_from(sorted(TRANSFORMS)),
+    st.sampled_from(SIZES),
+    st.integers(
+        0,
+        1 << 16,
+    ),
 )
 def test_training_in_rounds_is_plain_optax_training(model, name, size, seed):
     rng = np.random.default_rng(seed)

@@ -28,18 +28,31 @@ class Coarser:
     mod: int
 
     def __call__(self, s):
-        return s.replace(t=s.t // self.by, v=s.u % self.mod).drop("u")
+        return s.replace(
+            t=s.t // self.by,
+            v=s.u % self.mod,
+        ).drop("u")
 
 
 def one_wire(change, end):
     with ag.Graph() as graph:
-        x = ag.ppt("before", graphs.times, params=graphs.one())(ag.pump("x", fields=("t", "u")))
+        x = ag.ppt(
+            "before",
+            graphs.times,
+            params=graphs.one(),
+        )(ag.pump("x", fields=("t", "u")))
         end(ag.relabel(x, change, name="coarser"))
     return graph
 
 
 def scaled_loss(wire):
-    ag.loss("loss", lambda x: jnp.sin(x))(ag.ppt("scale", graphs.times, params=graphs.one())(wire))
+    ag.loss("loss", lambda x: jnp.sin(x))(
+        ag.ppt(
+            "scale",
+            graphs.times,
+            params=graphs.one(),
+        )(wire)
+    )
 
 
 @pytest.mark.nightly
@@ -47,7 +60,11 @@ def scaled_loss(wire):
 @given(
     few,
     few,
-    st.sets(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=1, max_size=6),
+    st.sets(
+        st.tuples(st.integers(-5, 5), st.integers(-5, 5)),
+        min_size=1,
+        max_size=6,
+    ),
     schedules(),
 )
 def test_gradients_find_back_though_states_are_equal(by, mod, states, schedule):
@@ -56,14 +73,25 @@ def test_gradients_find_back_though_states_are_equal(by, mod, states, schedule):
     t, u = np.array(sorted(states)).T
     data = []
     for i in range(3):
-        data.append({"x": ag.messages(np.linspace(-1, 1, len(t)) + i, t=t, u=u)})
+        data.append(
+            {
+                "x": ag.messages(
+                    np.linspace(-1, 1, len(t)) + i,
+                    t=t,
+                    u=u,
+                )
+            }
+        )
     engine = Engine(graph, init_params(graph), schedule).run(data)
     assert_gradients(engine, reference(graph, init_params(graph), data, oracle="eager"))
     assert_empty(engine)
     after = change(State.of(t=t, u=u))
     at = [d.states for d in engine.dispatches if d.stage.name == "scale"]
     columns = [graph.layout.column(name) for name in ("t", "v", "u")]
-    want = np.stack([after.t, after.v, 0 * t], axis=1).tolist()
+    want = np.stack(
+        [after.t, after.v, 0 * t],
+        axis=1,
+    ).tolist()
     assert sorted(np.concatenate(at)[:, columns].tolist()) == sorted(want * 6), (
         "three instances, forward and backward"
     )
@@ -95,7 +123,12 @@ def test_a_loop_is_left_with_the_state_of_the_instance_alone(schedule):
     assert graph.nodes["relabel2"].outputs[0].type.fields == ()
     data = []
     for n in (1, 2, 5):
-        data.append({"x": ag.messages([1.0 + n], t=0, n=n), "label": np.float32(0.5)})
+        data.append(
+            {
+                "x": ag.messages([1.0 + n], t=0, n=n),
+                "label": np.float32(0.5),
+            }
+        )
     params = init_params(graph)
 
     def by_hand(p):
@@ -115,7 +148,12 @@ def test_a_join_refuses_messages_that_have_become_equal():
             w, ag.pump("y", fields=("t",))
         ),
     )
-    data = [{"x": ag.messages([1.0, 2.0], t=[0, 1], u=0), "y": ag.messages([1.0], t=0)}]
+    data = [
+        {
+            "x": ag.messages([1.0, 2.0], t=[0, 1], u=0),
+            "y": ag.messages([1.0], t=0),
+        }
+    ]
     text = r"node `loss`, port coarser: expected one message per key, got a second one with State\(instance=0, t=0, v=0\)"
     with pytest.raises(MessageError, match=text):
         Engine(graph, None, Schedule()).run(data)

@@ -103,7 +103,11 @@ def test_a_schedule_that_can_not_be_had_twice(folder, seed, schedule, moody):
             settings=replace(schedule.settings, policy=Moody()),
         )
     engine, again = recorded(folder, seed, schedule, start(seed))
-    repeated = Engine(random_one(seed).graph, start(seed), again).run(random_one(seed).instances)
+    repeated = Engine(
+        random_one(seed).graph,
+        start(seed),
+        again,
+    ).run(random_one(seed).instances)
     assert dispatches(repeated) == dispatches(engine)
     same = jax.tree.map(np.array_equal, repeated.gradients, engine.gradients)
     assert all(jax.tree.leaves(same)) and repeated.loss == engine.loss

@@ -149,7 +149,12 @@ def test_the_step_on_rows_is_the_program(name, ids):
 
 @given(data=st.data(), n_rows=st.sampled_from([12, 5000]))
 def test_unique_rows_keep_every_id_in_its_place(data, n_rows):
-    ids = data.draw(st.lists(st.integers(0, 12) | st.integers(n_rows - 2, n_rows), max_size=30))
+    ids = data.draw(
+        st.lists(
+            st.integers(0, 12) | st.integers(n_rows - 2, n_rows),
+            max_size=30,
+        )
+    )
     rows = unique_rows(np.array(ids, np.int32), n_rows)
     assert sorted(set(ids) - {n_rows}) == rows.ids.tolist()
     assert rows.inverse.dtype == np.int32

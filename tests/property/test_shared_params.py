@@ -70,7 +70,12 @@ def test_a_tied_embedding_has_the_gradient_of_the_tied_model(schedule, weights):
 
 @settings(max_examples=examples(12))
 @given(
-    schedules(sizes=(1, 4), mode="sync", min_update_interval=1), st.sampled_from(["sum", "mean"])
+    schedules(
+        sizes=(1, 4),
+        mode="sync",
+        min_update_interval=1,
+    ),
+    st.sampled_from(["sum", "mean"]),
 )
 def test_synchronous_training_is_optax_on_the_tied_model(schedule, gradient):
     tx = optax.adam(0.05, eps=1e-3)
@@ -95,8 +100,16 @@ def test_synchronous_training_is_optax_on_the_tied_model(schedule, gradient):
 def beside():
     """Both nodes work on the same row: fused, each dispatch brings twice its rows."""
     with ag.Graph() as g:
-        x = ag.ppt("first", graphs.times, params=graphs.one())(ag.pump("x"))
-        y = ag.ppt("second", lambda p, x: jnp.sin(p * x), params_of="first")(x)
+        x = ag.ppt(
+            "first",
+            graphs.times,
+            params=graphs.one(),
+        )(ag.pump("x"))
+        y = ag.ppt(
+            "second",
+            lambda p, x: jnp.sin(p * x),
+            params_of="first",
+        )(x)
         ag.loss("loss", graphs.square)(y, ag.pump("label"))
     return g
 
@@ -118,9 +131,12 @@ def test_an_update_divides_by_the_rows_of_both_nodes(interval, fuse, monkeypatch
         frozen(min_update_interval=interval, **options),
         costs=lambda d: 1,
     )
-    engine = Engine(beside(), {"first": graphs.one()}, schedule, optax.sgd(0.1)).run(
-        graphs.chain_data(12)
-    )
+    engine = Engine(
+        beside(),
+        {"first": graphs.one()},
+        schedule,
+        optax.sgd(0.1),
+    ).run(graphs.chain_data(12))
     assert [(update.node, update.count) for update in engine.updates()] == [("first", 8)] * 3
     assert len(apart) == (0 if fuse else 3)
     p = 1.5
@@ -156,11 +172,21 @@ def over_edges():
         edges = ag.topology("edges")
         wires = ag.distribute(rows, edges, 2)
         first = ag.ppt("edge0", chains.scale, params=chains.one())(wires[0])
-        second = ag.ppt("edge1", lambda p, x: 2 * p * x, params_of="edge0")(wires[1])
+        second = ag.ppt(
+            "edge1",
+            lambda p, x: 2 * p * x,
+            params_of="edge0",
+        )(wires[1])
         new = ag.ppt("update", chains.update, params_of=first)(
             ag.collect([first, second], edges), rows
         )
-        ag.loss("loss", lambda v: jnp.sum(v * v))(ag.reduce("sum", jax.ops.segment_sum, new))
+        ag.loss("loss", lambda v: jnp.sum(v * v))(
+            ag.reduce(
+                "sum",
+                jax.ops.segment_sum,
+                new,
+            )
+        )
     return g
 
 
@@ -171,7 +197,11 @@ def test_edges_and_rows_of_one_chain(fuse):
         data.append({k: v for k, v in i.items() if k in ("rows", "edges")})
     data = [{**i, "rows": np.asarray(i["rows"].payload)} for i in data]
     params = {"edge0": np.float32([0.7, -1.1])}
-    engine = Engine(over_edges(), params, Schedule(frozen(fuse=fuse, max_active_keys=3))).run(data)
+    engine = Engine(
+        over_edges(),
+        params,
+        Schedule(frozen(fuse=fuse, max_active_keys=3)),
+    ).run(data)
     assert any(stage.chain is not None for stage in engine.plan.stages) == fuse
     assert_gradients(engine, reference(over_edges(), params, data, oracle="eager"))
 
@@ -183,10 +213,18 @@ def copied():
     def part(x):
         x = ag.ppt("inner", graphs.times, params_of="outer")(x)
         x = ag.ppt("first", graphs.times, params=graphs.one())(x)
-        return ag.ppt("second", lambda p, x: jnp.sin(p * x), params_of="first")(x)
+        return ag.ppt(
+            "second",
+            lambda p, x: jnp.sin(p * x),
+            params_of="first",
+        )(x)
 
     with ag.Graph() as g:
-        x = ag.ppt("outer", graphs.times, params=graphs.one())(ag.pump("x"))
+        x = ag.ppt(
+            "outer",
+            graphs.times,
+            params=graphs.one(),
+        )(ag.pump("x"))
         ag.loss("loss", graphs.square)(
             ag.replicate(part, 2)(x),
             ag.pump("label"),

@@ -21,7 +21,10 @@ TOLERANCE = (
     1e-5  # sums of squares in another order, then Adam's division by a root; found are 6e-7 at most
 )
 
-row_ids = st.lists(st.integers(0, N_ROWS - 1), max_size=8).map(np.array)
+row_ids = st.lists(
+    st.integers(0, N_ROWS - 1),
+    max_size=8,
+).map(np.array)
 seeds = st.integers(0, 2**16)
 splits = st.integers(1, 16)
 
@@ -77,7 +80,11 @@ def processes():
 @pytest.mark.nightly
 @given(
     mode=st.sampled_from(["lazy", "faithful"]),
-    splits=st.lists(st.tuples(splits, st.integers(1, 3)), min_size=1, max_size=3),
+    splits=st.lists(
+        st.tuples(splits, st.integers(1, 3)),
+        min_size=1,
+        max_size=3,
+    ),
     pushes=st.lists(st.tuples(row_ids, row_ids, seeds), min_size=1, max_size=4),
     columns=st.sampled_from([None, (1, 3)]),
 )
@@ -119,7 +126,12 @@ def test_servers_in_processes_are_the_same_bit_for_bit(processes, mode, splits, 
 
 
 @given(
-    name=st.sampled_from(STILL), pushes=st.lists(st.tuples(row_ids, seeds), min_size=1, max_size=4)
+    name=st.sampled_from(STILL),
+    pushes=st.lists(
+        st.tuples(row_ids, seeds),
+        min_size=1,
+        max_size=4,
+    ),
 )
 @settings(max_examples=examples(10))
 def test_without_a_memory_of_untouched_rows_lazy_is_plain_optax(name, pushes):
@@ -167,7 +179,10 @@ class TableMachine(RuleBasedStateMachine):
     @rule(ids=row_ids, seed=seeds)
     def assign(self, ids, seed):
         ids = np.unique(ids.astype(int))
-        self.table.assign(ids[::-1], gradients(ids, seed)[::-1])
+        self.table.assign(
+            ids[::-1],
+            gradients(ids, seed)[::-1],
+        )
         self.dense.assign(ids, gradients(ids, seed))
 
     @rule(ids=row_ids.filter(len), value=st.sampled_from([np.nan, np.inf]))

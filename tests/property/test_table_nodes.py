@@ -54,7 +54,12 @@ def trainer_of(graph, schedule, tx=None, **changed):
 
 @settings(max_examples=examples(9))
 @given(
-    schedules(sizes=(2,)), st.sampled_from(["current", "stashed", "estimated"]), st.integers(1, 3)
+    schedules(sizes=(2,)),
+    st.sampled_from(["current", "stashed", "estimated"]),
+    st.integers(
+        1,
+        3,
+    ),
 )
 def test_gradients_are_those_of_the_dense_embedding(schedule, weights, partitions):
     graph, table = models.with_table(
@@ -85,7 +90,15 @@ SCHEDULES = schedules(sizes=(2,), workers=1, affinity="default")
     SCHEDULES,
     st.integers(0, 99),
     st.sampled_from([*OPTIMIZERS]),
-    st.sampled_from([("async", 1), ("async", 3), ("async", 20), ("sync", 1), ("pipeline", 1)]),
+    st.sampled_from(
+        [
+            ("async", 1),
+            ("async", 3),
+            ("async", 20),
+            ("sync", 1),
+            ("pipeline", 1),
+        ]
+    ),
     st.sampled_from(["mean", "sum"]),
     st.sampled_from(["current", "stashed", "estimated"]),
     st.sampled_from([None, 0]),
@@ -132,7 +145,13 @@ def test_training_is_that_of_the_dense_node_under_one_schedule(
 
 @settings(max_examples=examples(8))
 @given(
-    SCHEDULES, st.integers(0, 99), st.sampled_from([*OPTIMIZERS]), st.sampled_from(["mean", "sum"])
+    SCHEDULES,
+    st.integers(
+        0,
+        99,
+    ),
+    st.sampled_from([*OPTIMIZERS]),
+    st.sampled_from(["mean", "sum"]),
 )
 def test_either_choice_of_a_layer_trains_alike(schedule, costs, name, gradient):
     """Updates at every gradient row that comes: rows in a table, and the same rows on the device."""

@@ -33,7 +33,13 @@ class Decided(Instrument):
         changes = [str(change) for change in dispatch.changes]
         arrays = dispatch.messages, dispatch.lines, dispatch.ids, *dispatch.rows
         self.all.append(
-            (*dispatch._replace(pack=[a.tolist() for a in arrays], changes=changes, place=0),)
+            (
+                *dispatch._replace(
+                    pack=[a.tolist() for a in arrays],
+                    changes=changes,
+                    place=0,
+                ),
+            )
         )
 
 

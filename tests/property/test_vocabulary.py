@@ -17,7 +17,14 @@ from support.plain_vocabulary import PlainVocabulary
 
 import ampjax.parallel as px
 
-EXTREMES = [-(2**63), 2**63 - 1, -1, 0, 2**32, -(2**32)]
+EXTREMES = [
+    -(2**63),
+    2**63 - 1,
+    -1,
+    0,
+    2**32,
+    -(2**32),
+]
 TEXTS = ["", "a", "b", "ä", "a\0", "\ud800", "日本", "-1", "0"]
 places = st.lists(st.integers(0, 15), max_size=12)
 """Ids by their places in a pool, so that they come again."""
@@ -50,7 +57,13 @@ class VocabularyMachine(RuleBasedStateMachine):
         options=choices(),
         strings=st.booleans(),
         others=st.lists(
-            st.integers(-(2**63), 2**63 - 1), min_size=10, max_size=10, unique=True
+            st.integers(
+                -(2**63),
+                2**63 - 1,
+            ),
+            min_size=10,
+            max_size=10,
+            unique=True,
         ).filter(lambda ids: not {*ids} & {*EXTREMES}),
     )
     def start(self, options, strings, others):

@@ -34,7 +34,11 @@ class Waits(WaitingQueue):
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 11), st.integers(1, 80)), min_size=1, max_size=200),
+    st.lists(
+        st.tuples(st.integers(0, 11), st.integers(1, 80)),
+        min_size=1,
+        max_size=200,
+    ),
     st.sampled_from(RANKED),
     st.integers(1, 4),
 )

@@ -183,9 +183,22 @@ def test_an_interval_of_edges_is_kept():
 @pytest.mark.parametrize(
     "topology, said",
     [
-        (ag.Topology.from_edges([0], [0], [0], 3, 1), r"2 gather maps, one per output, got 1"),
         (
-            ag.Topology((np.array([0]), np.array([], int)), (np.array([0]),), 3),
+            ag.Topology.from_edges(
+                [0],
+                [0],
+                [0],
+                3,
+                1,
+            ),
+            r"2 gather maps, one per output, got 1",
+        ),
+        (
+            ag.Topology(
+                (np.array([0]), np.array([], int)),
+                (np.array([0]),),
+                3,
+            ),
             r"scatter maps of \[1, 0\] places",
         ),
         (

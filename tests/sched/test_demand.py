@@ -51,7 +51,12 @@ CASES = {
 
 
 def needed(plan, instances, purpose="train"):
-    each = needs(plan, [columns(plan.graph, instances)], range(len(instances)), purpose).each
+    each = needs(
+        plan,
+        [columns(plan.graph, instances)],
+        range(len(instances)),
+        purpose,
+    ).each
     result = {}
     for key, rows in each.items():
         result[key] = int(rows.sum())
@@ -180,7 +185,13 @@ def guarded_run(graph, instances, limits, policy, size, choose):
         while (
             waiting
             and s.admission.room()
-            and asks(guard, plan, waiting[0], True, [columns(graph, [instances[waiting[0]]])])
+            and asks(
+                guard,
+                plan,
+                waiting[0],
+                True,
+                [columns(graph, [instances[waiting[0]]])],
+            )
         ):
             admit(
                 s,
@@ -238,7 +249,13 @@ def test_an_instance_that_can_not_fit_even_alone():
     key = (0, (4,), "float32")
     plan = plan_for(graph, fuse=True)
     guard = MemoryGuard({key: 6}, {key: 2}, 1)
-    assert asks(guard, plan, 0, True, [columns(graph, graphs.rnn_data([4]))])
+    assert asks(
+        guard,
+        plan,
+        0,
+        True,
+        [columns(graph, graphs.rnn_data([4]))],
+    )
     guard.release(0, True)
     text = (
         r"instance 9: expected at most 5 rows of shape \(4,\) float32, which the memory limit allows, got 6 rows\. "
@@ -261,7 +278,15 @@ def test_the_guard_holds_back_until_others_have_ended():
     guard = MemoryGuard({key: 8}, {key: 4}, 4)
     batch = [columns(graph, graphs.rnn_data([3]))]
     assert (
-        guard.tight and asks(guard, plan, 0, True, batch) and not asks(guard, plan, 1, True, batch)
+        guard.tight
+        and asks(
+            guard,
+            plan,
+            0,
+            True,
+            batch,
+        )
+        and not asks(guard, plan, 1, True, batch)
     )
     guard.release(0, True)
     assert asks(guard, plan, 1, True, batch)
@@ -301,7 +326,13 @@ def test_training_and_inference_of_one_instance_are_counted_apart():
     batch = [columns(graph, graphs.rnn_data([3]))]
     assert asks(guard, plan, 0, True, batch) and asks(guard, plan, 0, False, batch)
     guard.release(0, True)
-    assert asks(guard, plan, 0, True, batch) and not asks(guard, plan, 1, True, batch)
+    assert asks(
+        guard,
+        plan,
+        0,
+        True,
+        batch,
+    ) and not asks(guard, plan, 1, True, batch)
 
 
 def test_a_dry_run_leaves_out_what_it_can_not_know():
@@ -324,7 +355,10 @@ def test_arenas_start_at_their_capacity():
 
 def test_rows_that_sinks_alone_need_are_not_kept_for_losses():
     with ag.Graph() as g:
-        y = ag.ppt("f", amp.nn.Linear(3, 2))(ag.pump("x", (3,)))
+        y = ag.ppt(
+            "f",
+            amp.nn.Linear(3, 2),
+        )(ag.pump("x", (3,)))
         ag.sink("y", y)
         ag.loss("loss", lambda y: (y**2).sum())(y)
     plan = plan_for(g, fuse=True)

@@ -14,7 +14,11 @@ SIZES = st.lists(
     min_size=1,
     max_size=6,
 )
-DEVICES = st.lists(st.integers(0, 2), min_size=1, max_size=4).map(lambda found: [0, *found[1:]])
+DEVICES = st.lists(
+    st.integers(0, 2),
+    min_size=1,
+    max_size=4,
+).map(lambda found: [0, *found[1:]])
 
 
 def used(memory, placed):

@@ -103,7 +103,10 @@ def test_training_reaches_no_sink():
 
 def test_what_a_sink_sees_beside_another_layer_is_computed_once():
     with ag.Graph() as g:
-        hidden = ag.ppt("inner", amp.nn.Linear(2, 3))(ag.pump("x", (2,)))
+        hidden = ag.ppt(
+            "inner",
+            amp.nn.Linear(2, 3),
+        )(ag.pump("x", (2,)))
         ag.sink("see hidden", hidden)
         ag.sink(
             "y",
@@ -151,7 +154,11 @@ def combined(first):
         wires = (y, f) if first == "y" else (f, y)
         ag.sink(
             "z",
-            ag.npt("combine", lambda a, b: a + b, join=("instance",))(*wires),
+            ag.npt(
+                "combine",
+                lambda a, b: a + b,
+                join=("instance",),
+            )(*wires),
         )
     return g
 

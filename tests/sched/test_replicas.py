@@ -18,7 +18,10 @@ def copies(n):
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.replicate(ag.ppt("g", graphs.times, params=graphs.one()), n)(x)
+        y = ag.replicate(
+            ag.ppt("g", graphs.times, params=graphs.one()),
+            n,
+        )(x)
         ag.loss("loss", graphs.square)(y, label)
     return g
 

@@ -228,7 +228,11 @@ def test_a_sink_answers_with_a_zero_gradient_in_training():
     with ag.Graph() as g:
         ag.sink(
             "end",
-            ag.ppt("f", graphs.times, params=graphs.one())(ag.pump("x")),
+            ag.ppt(
+                "f",
+                graphs.times,
+                params=graphs.one(),
+            )(ag.pump("x")),
         )
     assert actions(g, [{"x": 1.0}, {"x": 2.0}]) == [
         "forward f [0, 1]",
@@ -374,7 +378,13 @@ def test_instance_slots_are_used_again():
     s = scheduler_for(graphs.chain(1), max_active_keys=4)
     seen = set()
     for start in range(0, 40, 4):
-        seen |= set(admit(s, graphs.chain_data(4), ids=np.arange(start, start + 4)).tolist())
+        seen |= set(
+            admit(
+                s,
+                graphs.chain_data(4),
+                ids=np.arange(start, start + 4),
+            ).tolist()
+        )
         drain(s)
         assert len(s.admission.take_ended()) == 4
     assert len(seen) == 4
@@ -445,7 +455,10 @@ def test_the_end_of_an_epoch_averages_replicas():
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), 2)(x)
+        y = ag.replicate(
+            ag.ppt("f", graphs.times, params=graphs.one()),
+            2,
+        )(x)
         ag.loss("loss", graphs.square)(y, label)
     s = scheduler_for(g, sync=ReplicaSync("epoch"))
     assert s.rounds.replicas.groups == {"f": ["f/0", "f/1"]}
@@ -465,7 +478,10 @@ def test_a_flush_merges_replicas_when_all_have_handed_in():
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), 3)(x)
+        y = ag.replicate(
+            ag.ppt("f", graphs.times, params=graphs.one()),
+            3,
+        )(x)
         ag.loss("loss", graphs.square)(y, label)
     s = scheduler_for(
         g,
@@ -907,7 +923,11 @@ def test_ragged_inputs_that_do_not_fit_each_other():
             r"node `out`, topology `maps`: expected 2 gather maps, one per output, got 1\. Make the Topology with one map per wire\.",
         ),
         (
-            ag.Topology(([0], [2]), ([0], [0]), 2),
+            ag.Topology(
+                ([0], [2]),
+                ([0], [0]),
+                2,
+            ),
             r"node `out`, topology `maps`: expected row numbers below 2, the rows of the message, got 2\. Give the message a row for each node of the topology\.",
         ),
         (
@@ -938,7 +958,14 @@ def test_topologies_that_do_not_fit(topology, text):
 def bad(make):
     """A graph whose cond, isu or flatmap goes wrong for instances above 50 only."""
     with ag.Graph() as g:
-        make(ag.npt("f", lambda x: x)(ag.pump("x", fields=("t",))))
+        make(
+            ag.npt("f", lambda x: x)(
+                ag.pump(
+                    "x",
+                    fields=("t",),
+                )
+            )
+        )
     return g
 
 

@@ -372,7 +372,16 @@ def readout(hidden, rows, inputs):
     def formula(p, q, h, x, target):
         result = f.readout(p, h, x)
         difference = result[:, 0] - target
-        return result, f.score(q, h, x), difference**2 / 2, 3 * np.abs(difference)
+        return (
+            result,
+            f.score(
+                q,
+                h,
+                x,
+            ),
+            difference**2 / 2,
+            3 * np.abs(difference),
+        )
 
     data = inputs.normal(rows, hidden), inputs.normal(rows, 4), inputs.normal(rows)
     return Problem(
@@ -403,7 +412,11 @@ def reductions(hidden, rows, inputs):
         return add(x, segments, n), loss, *metrics["accuracy"]
 
     def formula(x, scores):
-        loss, hit = f.segment_cross_entropy(np.stack([scores, answers], -1), segments, n).T
+        loss, hit = f.segment_cross_entropy(
+            np.stack([scores, answers], -1),
+            segments,
+            n,
+        ).T
         return np.stack([x[segments == k].sum(0) for k in range(n)]), loss, hit, np.ones(n)
 
     return Problem(
@@ -449,8 +462,19 @@ def pondering(hidden, rows, inputs):
         ponder = after[:, -1] + 1 - after[:, -2]
         return after, more, after[:, 7 + hidden : -2], 0.5 * ponder, ponder
 
-    data = inputs.normal(rows, 7), inputs.normal(rows, hidden), inputs.normal(rows, hidden)
-    total = np.where(steps > 0, np.abs(inputs.normal(rows, 1)) % 1, 0).astype(np.float32)
+    data = (
+        inputs.normal(rows, 7),
+        inputs.normal(
+            rows,
+            hidden,
+        ),
+        inputs.normal(rows, hidden),
+    )
+    total = np.where(
+        steps > 0,
+        np.abs(inputs.normal(rows, 1)) % 1,
+        0,
+    ).astype(np.float32)
     return Problem(
         tested,
         formula,
@@ -493,7 +517,14 @@ def gates_of_experts(hidden, rows, inputs):
         balance = 0.1 * importance.var() / importance.mean() ** 2
         return weights, chosen, everywhere, balance, combined, *f.gate(p, x, 1, noise)
 
-    data = inputs.normal(rows, hidden), inputs.normal(rows, 3), inputs.normal(rows, 3)
+    data = (
+        inputs.normal(
+            rows,
+            hidden,
+        ),
+        inputs.normal(rows, 3),
+        inputs.normal(rows, 3),
+    )
     return Problem(
         tested,
         formula,
@@ -546,7 +577,13 @@ def tagger_start(hidden, rows, inputs):
         zeros = np.zeros((rows, 2 * hidden)), np.zeros((hidden, 4 * hidden))
         result = []
         for way in ("forward", "backward"):
-            result.append(f.tagger_cell(zeros[1], f.linear(p[way], x), zeros[0]))
+            result.append(
+                f.tagger_cell(
+                    zeros[1],
+                    f.linear(p[way], x),
+                    zeros[0],
+                )
+            )
         return result
 
     width = {
@@ -581,7 +618,16 @@ def tagger_head(hidden, rows, inputs):
             vector,
             keys(rows),
         )
-        return vector, drawn, mapped(noisy)((), vector), mapped(hide)(w, left, right)
+        return (
+            vector,
+            drawn,
+            mapped(noisy)((), vector),
+            mapped(hide)(
+                w,
+                left,
+                right,
+            ),
+        )
 
     def formula(w, left, right):
         vector = np.concatenate(

@@ -17,7 +17,12 @@ from flax import nnx
 
 import ampjax.graphs as ag
 
-CROSS = tuple(product((5, 64, 150, 300), (1, 7, 64, 512)))
+CROSS = tuple(
+    product(
+        (5, 64, 150, 300),
+        (1, 7, 64, 512),
+    )
+)
 PAIRS = (
     (5, 7),
     (64, 1),
@@ -75,7 +80,12 @@ class Inputs:
 
     def params(self, layer: Any) -> Any:
         """Values for the parameters that `init` gives, where `layer` is a layer or an `init`."""
-        return self.like(jax.eval_shape(getattr(layer, "init", layer), jax.random.key(0)))
+        return self.like(
+            jax.eval_shape(
+                getattr(layer, "init", layer),
+                jax.random.key(0),
+            )
+        )
 
     def module(
         self,

@@ -53,7 +53,14 @@ def propagation(
         wires = ag.distribute(h, edges, kinds, name="out")
         bodies = []
         for k in range(kinds):
-            bodies.append(ag.ppt(f"edge{k}", edge, params=one(), **(options if k == 0 else {})))
+            bodies.append(
+                ag.ppt(
+                    f"edge{k}",
+                    edge,
+                    params=one(),
+                    **(options if k == 0 else {}),
+                )
+            )
         a = ag.collect(
             [body(wire) for body, wire in zip(bodies, wires, strict=True)],
             edges,
@@ -75,7 +82,11 @@ def propagation(
         )
         total = ag.reduce("sum", jax.ops.segment_sum, done)
         ag.sink("total", total)
-        ag.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
+        ag.loss(
+            "loss",
+            lambda v, y: jnp.sum((v - y) ** 2),
+            join=("instance",),
+        )(
             total,
             label,
         )

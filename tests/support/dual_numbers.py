@@ -54,7 +54,16 @@ def run(program, leaves):
       program: Its jaxpr and constants.
       leaves: NumPy arrays or `Dual`s.
     """
-    env = dict(zip(program.jaxpr.constvars, map(np.asarray, program.constants), strict=True))
+    env = dict(
+        zip(
+            program.jaxpr.constvars,
+            map(
+                np.asarray,
+                program.constants,
+            ),
+            strict=True,
+        )
+    )
     env |= zip(program.jaxpr.invars, leaves, strict=True)
 
     def read(atom):

@@ -106,7 +106,13 @@ def decided_at_random(side, seed):
         fuse=seed % 4 > 0,
     )
     drive = (at_once, in_virtual_time)[seed // 5 % 2]
-    return list(drive(side(plan, settings, case.instances, seed % 3 > 0), 6, plan.workers))
+    return list(
+        drive(
+            side(plan, settings, case.instances, seed % 3 > 0),
+            6,
+            plan.workers,
+        )
+    )
 
 
 def decided_within_limits(side, name, share):
@@ -116,7 +122,12 @@ def decided_within_limits(side, name, share):
     unfolder = Unfolder(planned(graph))
     need = demand(
         plan,
-        unfolder.end(unfolder.unfold([data.gather(np.arange(len(data)))], range(len(data)))),
+        unfolder.end(
+            unfolder.unfold(
+                [data.gather(np.arange(len(data)))],
+                range(len(data)),
+            )
+        ),
     )
     limits = {}
     for key, rows in need.items():
@@ -321,7 +332,10 @@ class Later:
 
 def digest(told):
     """A number for a whole schedule."""
-    return hashlib.blake2b(json.dumps(told, default=int).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(
+        json.dumps(told, default=int).encode(),
+        digest_size=8,
+    ).hexdigest()
 
 
 if __name__ == "__main__":

@@ -39,7 +39,10 @@ def chain(n=2, **options):
 def replicated_chain():
     """A node with three replicas, and one behind it."""
     with ag.Graph() as graph:
-        copies = ag.replicate(ag.ppt("copied", times, params=one()), 3)(ag.pump("x"))
+        copies = ag.replicate(
+            ag.ppt("copied", times, params=one()),
+            3,
+        )(ag.pump("x"))
         ag.loss("loss", square)(
             ag.ppt("after", times, params=one())(copies),
             ag.pump("label"),
@@ -68,7 +71,10 @@ def rnn(features=4):
         h = ag.phi("h")
         x = ag.ppt("embed", amp.nn.Embed(5, features))(tokens)
         z = ag.npt("tanh", jnp.tanh)(
-            ag.ppt("linear1", amp.nn.Linear(2 * features, features))(ag.concat(x, h))
+            ag.ppt(
+                "linear1",
+                amp.nn.Linear(2 * features, features),
+            )(ag.concat(x, h))
         )
         z = ag.isu(
             z,
@@ -152,7 +158,12 @@ def with_sinks():
     with ag.Graph() as g:
         x = ag.pump("x", (2,))
         label = ag.pump("label")
-        hidden = ag.npt("tanh", jnp.tanh)(ag.ppt("inner", amp.nn.Linear(2, 3))(x))
+        hidden = ag.npt("tanh", jnp.tanh)(
+            ag.ppt(
+                "inner",
+                amp.nn.Linear(2, 3),
+            )(x)
+        )
         y = ag.ppt("outer", amp.nn.Linear(3, 1))(hidden)
         ag.loss("loss", lambda y, label: (y[0] - label) ** 2)(
             y,
@@ -282,7 +293,11 @@ def grouping():
             name="back",
         )
         total = ag.reduce("total", jax.ops.segment_sum, back)
-        out = ag.ppt("out", lambda p, v: p * v.sum(), params=one())(total)
+        out = ag.ppt(
+            "out",
+            lambda p, v: p * v.sum(),
+            params=one(),
+        )(total)
         ag.loss("loss", square, join=("instance",))(out, label)
     return g
 
@@ -393,5 +408,10 @@ def two_outputs_data(n):
     # `label` of odd instances would wait for ever at `loss_b`, so only even instances are used where the loss matters.
     result = []
     for i in range(0, 2 * n, 2):
-        result.append({"x": np.full(4, i, np.float32), "label": np.float32(0.5)})
+        result.append(
+            {
+                "x": np.full(4, i, np.float32),
+                "label": np.float32(0.5),
+            }
+        )
     return result

@@ -84,7 +84,12 @@ HANGS = {
     ),
     "a group that never gets all members": (
         graphs.grouping(),
-        [{**graphs.grouping_instance(2), "size": ag.messages(np.zeros(1, np.float32), n=3)}],
+        [
+            {
+                **graphs.grouping_instance(2),
+                "size": ag.messages(np.zeros(1, np.float32), n=3),
+            }
+        ],
         {"fuse": True},
         f"""1 instance(s) in flight: expected messages that can move, got none: node `out+loss` has State(instance=0) on port label and waits for the same key on port total; group `back` with State(instance=0, i=0) waits for 1 more of 3 member(s). {FIX}
   port total of `out+loss` is fed by Reduce `total`: nothing of instance 0 from it waits anywhere; it has not run for it lately

@@ -73,9 +73,17 @@ def pipeline():
     """Two nodes whose accumulated gradients count their rows."""
     with ag.Graph() as g:
         x = ag.pump("x", shape=())
-        y = ag.ppt("a", lambda p, v: p + v, params=lambda key: np.float32(0.0))(x)
+        y = ag.ppt(
+            "a",
+            lambda p, v: p + v,
+            params=lambda key: np.float32(0.0),
+        )(x)
         ag.loss("loss", lambda v: v)(
-            ag.ppt("b", lambda p, v: p + v, params=lambda key: np.float32(0.0))(y)
+            ag.ppt(
+                "b",
+                lambda p, v: p + v,
+                params=lambda key: np.float32(0.0),
+            )(y)
         )
     return g
 

@@ -8,7 +8,10 @@ from support.formulas import relu
 def windows(x, height, width, stride, pad, fill=0.0):
     """Every window `[n, h, w, c, height, width]`; `pad` is `SAME`, `VALID`, or the pixels on each side."""
     if isinstance(pad, str):
-        sides = {"SAME": (height - 1, width - 1), "VALID": (0, 0)}.get(pad)
+        sides = {
+            "SAME": (height - 1, width - 1),
+            "VALID": (0, 0),
+        }.get(pad)
     else:
         sides = (2 * pad, 2 * pad)
     around = [
@@ -49,7 +52,14 @@ def conv_norm(
 
 def max_pool(x, pad="VALID"):
     """3 by 3, every second place."""
-    return windows(x, 3, 3, 2, pad, -np.inf).max((-1, -2))
+    return windows(
+        x,
+        3,
+        3,
+        2,
+        pad,
+        -np.inf,
+    ).max((-1, -2))
 
 
 def bottleneck(p, x, stride):

@@ -352,7 +352,15 @@ def assert_empty(engine):
 
 def run_python(code, **environment):
     """What a Python process prints, with `support` to import."""
-    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
+    path = os.pathsep.join(
+        [
+            str(Path(__file__).parents[1]),
+            *filter(
+                None,
+                sys.path,
+            ),
+        ]
+    )
     variables = os.environ | {"PYTHONPATH": path} | environment
     run = subprocess.run(
         [sys.executable, "-c", code],

@@ -40,18 +40,23 @@ def buckets():
 
 def trees(**options):
     found, _ = sst.synthetic(6, 1)
-    return tree_lstm(len(found.vocabulary), Cells("tai", 4, 4, 0.5), **options), sst.TreeInstances(
-        found
-    )
+    return tree_lstm(
+        len(found.vocabulary),
+        Cells("tai", 4, 4, 0.5),
+        **options,
+    ), sst.TreeInstances(found)
 
 
 def tagged(**options):
     found = wikiner.synthetic(40, 1)[0]  # with fewer all words are rare
     words = len(found.vocabulary.words)
     characters = len(found.vocabulary.characters)
-    return tagger(words, characters, Sizes(3, 4, 5, 6, noise=0.0), **options), amp.Subset(
-        wikiner.SentenceInstances(found), np.arange(5)
-    )
+    return tagger(
+        words,
+        characters,
+        Sizes(3, 4, 5, 6, noise=0.0),
+        **options,
+    ), amp.Subset(wikiner.SentenceInstances(found), np.arange(5))
 
 
 def graphs(selection=False, flatmap=False, **options):
@@ -100,7 +105,11 @@ def graphs(selection=False, flatmap=False, **options):
 
 def digits(**options):
     found, _ = mnist.synthetic(60, 10)
-    return mlp((784, 8, 8, 10), 5, **options), mnist.Batches(found, 5)
+    return mlp(
+        (784, 8, 8, 10),
+        5,
+        **options,
+    ), mnist.Batches(found, 5)
 
 
 def permuted():
@@ -146,7 +155,12 @@ def experts():
             "n": np.full(n, n),
         }
         label = ag.messages(np.zeros(n, np.int32), **own)
-        data.append({"x": ag.messages(np.zeros((n, 6), np.float32), **own), "label": label})
+        data.append(
+            {
+                "x": ag.messages(np.zeros((n, 6), np.float32), **own),
+                "label": label,
+            }
+        )
     return mixture_of_experts(Experts(6, 3, 3, 4, top=2)), InstanceList(data)
 
 

@@ -55,7 +55,15 @@ def worst(got: Any, wanted: Any) -> float:
     ]
     wide = []
     for a, b in pairs:
-        wide.append((np.asarray(a, np.float64), np.asarray(b, np.float64)))
+        wide.append(
+            (
+                np.asarray(
+                    a,
+                    np.float64,
+                ),
+                np.asarray(b, np.float64),
+            )
+        )
     return max(
         (float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in wide if b.size),
         default=0.0,

@@ -275,7 +275,10 @@ def translator(hidden, rows, inputs):
     def tested(p):
         built = model(p)
         memory, state = built.encode(source, lengths, NOTHING)
-        return built.logits(batch, NOTHING), built.decode(memory, state, target[:, 0])[1]
+        return built.logits(
+            batch,
+            NOTHING,
+        ), built.decode(memory, state, target[:, 0])[1]
 
     def formula(p):
         values, states = f.encoder(

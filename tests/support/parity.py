@@ -68,7 +68,10 @@ def summed(
     """A JAX loss over minibatches, and its gradients, both summed."""
     pairs = [jax.value_and_grad(loss)(params, batch) for batch in batches]
     values, grads = zip(*pairs, strict=True)
-    return sum(map(float, values)), jax.tree.map(lambda *each: np.sum(each, axis=0), *grads)
+    return sum(map(float, values)), jax.tree.map(
+        lambda *each: np.sum(each, axis=0),
+        *grads,
+    )
 
 
 def assert_equal(

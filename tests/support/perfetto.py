@@ -21,7 +21,13 @@ def read(path):
         if event["ph"] == "M":
             names.append(event)
         else:
-            timed.append({**event, "ts": _ns(event["ts"]), "dur": _ns(event.get("dur", 0))})
+            timed.append(
+                {
+                    **event,
+                    "ts": _ns(event["ts"]),
+                    "dur": _ns(event.get("dur", 0)),
+                }
+            )
     assert [e["ts"] for e in timed] == sorted(e["ts"] for e in timed)
     slices = [e for e in timed if e["ph"] == "X"]
     _named(names, slices)

@@ -46,7 +46,14 @@ def _squares(h: Any) -> Any:
 
 
 def cond(p: Any, s: Any) -> Any:
-    return _squares(amp.cond(s["n"] > 0, lambda h: _first(p, h), lambda h: _second(p, h), s["x"]))
+    return _squares(
+        amp.cond(
+            s["n"] > 0,
+            lambda h: _first(p, h),
+            lambda h: _second(p, h),
+            s["x"],
+        )
+    )
 
 
 def switch(p: Any, s: Any) -> Any:
@@ -71,11 +78,24 @@ def while_loop(p: Any, s: Any) -> Any:
 
 def read(p: Any, s: Any) -> Any:
     most = amp.read(jnp.argmax(_first(p, s["x"])))
-    return _squares(amp.cond(most > 0, lambda h: _second(p, h), lambda h: h, s["x"]))
+    return _squares(
+        amp.cond(
+            most > 0,
+            lambda h: _second(p, h),
+            lambda h: h,
+            s["x"],
+        )
+    )
 
 
 def fori_loop(p: Any, s: Any) -> Any:
-    return _squares(amp.fori_loop(s["n"], lambda i, h: _first(p, h), s["x"]))
+    return _squares(
+        amp.fori_loop(
+            s["n"],
+            lambda i, h: _first(p, h),
+            s["x"],
+        )
+    )
 
 
 def scan(p: Any, s: Any) -> Any:
@@ -98,16 +118,39 @@ def reversed_scan(p: Any, s: Any) -> Any:
 
 
 def map_(p: Any, s: Any) -> Any:
-    return amp.sum(amp.map(lambda x: _squares(_first(p, x)), s["xs"]))
+    return amp.sum(
+        amp.map(
+            lambda x: _squares(_first(p, x)),
+            s["xs"],
+        )
+    )
 
 
 def softmax(p: Any, s: Any) -> Any:
-    weights = amp.softmax(amp.map(lambda x: _first(p, x)[0], s["xs"]))
-    return _squares(amp.sum(amp.map(lambda weight, x: weight * x, weights, s["xs"])))
+    weights = amp.softmax(
+        amp.map(
+            lambda x: _first(p, x)[0],
+            s["xs"],
+        )
+    )
+    return _squares(
+        amp.sum(
+            amp.map(
+                lambda weight, x: weight * x,
+                weights,
+                s["xs"],
+            )
+        )
+    )
 
 
 def take(p: Any, s: Any) -> Any:
-    return _squares(amp.take(amp.map(lambda x: _first(p, x), s["xs"]), s["n"]))
+    return _squares(
+        amp.take(
+            amp.map(lambda x: _first(p, x), s["xs"]),
+            s["n"],
+        )
+    )
 
 
 def fold_tree(p: Any, s: Any) -> Any:
@@ -144,7 +187,12 @@ def propagate(p: Any, s: Any) -> Any:
         lambda h: _first(p, h),
         lambda h: _second(p, h),
     ]
-    return amp.sum(amp.map(_squares, amp.propagate(sends, s["edges"], s["xs"])))
+    return amp.sum(
+        amp.map(
+            _squares,
+            amp.propagate(sends, s["edges"], s["xs"]),
+        )
+    )
 
 
 def look_up(p: Any, s: Any) -> Any:
@@ -164,7 +212,10 @@ def dropout(p: Any, s: Any) -> Any:
 
 
 def reports(p: Any, s: Any) -> Any:
-    h = amp.node("layer", replicas=2)(lambda x: _first(p, x))(s["x"])
+    h = amp.node(
+        "layer",
+        replicas=2,
+    )(lambda x: _first(p, x))(s["x"])
     amp.output("h", h)
     amp.metric("positive", jnp.sum(h) > 0)
     return _squares(h)

@@ -507,7 +507,12 @@ class Grower:
         sequences, types = self.arguments(dimension, scope)
         carry = self.fresh()
         names = [self.fresh() for _ in types]
-        inner = scope.deeper().having(**{carry: kind, **dict(zip(names, types, strict=True))})
+        inner = scope.deeper().having(
+            **{
+                carry: kind,
+                **dict(zip(names, types, strict=True)),
+            }
+        )
         result = self.fresh()
         init = None
         after = self.expression(kind, inner)
@@ -625,7 +630,10 @@ class Grower:
             )
         if way == "fold":
             kind, expression = self.fold(scope, tree, 0)
-            for i in {VECTOR: (), PAIR_TYPES[2]: (1, 1)}.get(kind, (0,)):
+            for i in {VECTOR: (), PAIR_TYPES[2]: (1, 1)}.get(
+                kind,
+                (0,),
+            ):
                 expression = ("item", expression, i)
             return expression
         sequences, types = self.arguments(dimension, scope)

@@ -383,7 +383,14 @@ def _recurse(p, env, name, init, word, step):
 def _largest(p, env, xs):
     xs = evaluate(xs, p, env)
     if (margins := _MARGINS.get()) is not None and len(xs) > 1:
-        margins.note(np.min(np.diff(np.sort(np.asarray(xs), axis=0), axis=0)))
+        margins.note(
+            np.min(
+                np.diff(
+                    np.sort(np.asarray(xs), axis=0),
+                    axis=0,
+                )
+            )
+        )
     return jnp.tanh(amp.max(xs))
 
 

@@ -195,7 +195,13 @@ def _(p, ids):
     )
     return end(
         p,
-        jax.lax.gather(p["T"], ids.ravel()[:, None], numbers, (1, D), mode="clip").T,
+        jax.lax.gather(
+            p["T"],
+            ids.ravel()[:, None],
+            numbers,
+            (1, D),
+            mode="clip",
+        ).T,
     )
 
 
@@ -395,7 +401,10 @@ def _(p, ids):
 @sparse("checkpoint with a policy")
 def _(p, ids):
     policy = jax.checkpoint_policies.dots_saveable
-    return jax.checkpoint(lambda p: end(p, jnp.sin(p["T"][ids])), policy=policy)(p)
+    return jax.checkpoint(
+        lambda p: end(p, jnp.sin(p["T"][ids])),
+        policy=policy,
+    )(p)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
@@ -489,7 +498,12 @@ def _(p, ids):
 
 @sparse("lax map")
 def _(p, ids):
-    return jnp.mean(jax.lax.map(lambda i: end(p, p["T"][i]), ids))
+    return jnp.mean(
+        jax.lax.map(
+            lambda i: end(p, p["T"][i]),
+            ids,
+        )
+    )
 
 
 @sparse("cond, taken")
@@ -610,7 +624,11 @@ def _(p, ids):
 @sparse("cond in a scan")
 def _(p, ids):
     def step(h, i):
-        return jax.lax.cond(i > 4, lambda: h + p["T"][i], lambda: 0.5 * h), None
+        return jax.lax.cond(
+            i > 4,
+            lambda: h + p["T"][i],
+            lambda: 0.5 * h,
+        ), None
 
     return end(
         p,
@@ -745,7 +763,11 @@ def _(p, ids):
 @sparse("aux of rows and ids")
 def _(p, ids):
     rows = p["T"][ids]
-    return end(p, rows), {"rows": rows, "ids": ids + 1, "norm": jnp.sum(p["W"])}
+    return end(p, rows), {
+        "rows": rows,
+        "ids": ids + 1,
+        "norm": jnp.sum(p["W"]),
+    }
 
 
 @sparse(
@@ -756,7 +778,14 @@ def _(p, ids):
 
 
 def _embedding(**options: Any) -> Any:
-    graph, state = nnx.split(nnx.Embed(V, D, rngs=nnx.Rngs(0), **options))
+    graph, state = nnx.split(
+        nnx.Embed(
+            V,
+            D,
+            rngs=nnx.Rngs(0),
+            **options,
+        )
+    )
     return graph, {"T": state, "W": W}
 
 
@@ -816,7 +845,11 @@ def _(p, ids):
 def _(p, ids):
     return end(
         p,
-        jax.vmap(lambda t, i: t[i], in_axes=(0, 1), out_axes=1)(
+        jax.vmap(
+            lambda t, i: t[i],
+            in_axes=(0, 1),
+            out_axes=1,
+        )(
             p["T"],
             ids,
         ),
@@ -975,7 +1008,13 @@ def _(p, ids):
 @sparse("rows before and after a table")
 def _(p, ids):
     padded = jnp.pad(
-        jnp.concatenate([jnp.zeros((1, D)), p["T"], p["W"]]),
+        jnp.concatenate(
+            [
+                jnp.zeros((1, D)),
+                p["T"],
+                p["W"],
+            ]
+        ),
         ((2, 3), (0, 0)),
         constant_values=0.5,
     )
@@ -1034,7 +1073,10 @@ def _(p, batch):
 
 @sparse("padding rows of a stack", STACK)
 def _(p, ids):
-    by_vmap = jax.vmap(lambda t, i: t.at[5].set(0.0)[i], in_axes=(0, 1))(
+    by_vmap = jax.vmap(
+        lambda t, i: t.at[5].set(0.0)[i],
+        in_axes=(0, 1),
+    )(
         p["T"],
         ids,
     )
@@ -1079,7 +1121,12 @@ def _(p, ids):
 
 @dense("tied softmax", "dot_general")
 def _(p, ids):
-    return jnp.mean(jax.nn.logsumexp(end(p, p["T"][ids]) + p["T"][ids] @ p["T"].T, -1))
+    return jnp.mean(
+        jax.nn.logsumexp(
+            end(p, p["T"][ids]) + p["T"][ids] @ p["T"].T,
+            -1,
+        )
+    )
 
 
 @dense("nnx Embed attends", "dot_general", _state)
@@ -1316,9 +1363,12 @@ def _(p, ids):
     spec = jax.sharding.PartitionSpec()
     return end(
         p,
-        jax.shard_map(lambda t, i: t[i], mesh=mesh, in_specs=(spec, spec), out_specs=spec)(
-            p["T"], ids
-        ),
+        jax.shard_map(
+            lambda t, i: t[i],
+            mesh=mesh,
+            in_specs=(spec, spec),
+            out_specs=spec,
+        )(p["T"], ids),
     )
 
 

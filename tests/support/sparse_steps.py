@@ -49,7 +49,10 @@ def step_inside(program: SparseProgram, params: Any, batch: Any) -> Any:
     for path, ids in program.ids(dense, batch).items():
         inverse[path] = len(tables[path]) - 1 - ids
     out, (grads, row_grads) = program.value_and_grad(dense, rows, batch, inverse)
-    return out, program.join(grads, {path: g[::-1] for path, g in row_grads.items()})
+    return out, program.join(
+        grads,
+        {path: g[::-1] for path, g in row_grads.items()},
+    )
 
 
 def step_on_host(

@@ -37,7 +37,17 @@ def digests():
             budgets = dict.fromkeys(graph.parameterised, budget)
         limits = {"max_active_keys": 4, "max_dispatch_size": size, "budgets": budgets}
         settings = SchedulerSettings(intervals=intervals, policy=POLICIES[policy], **limits)
-        found.append(digest(list(drive(Scheduled(plan, settings, data), len(data), 2))))
+        found.append(
+            digest(
+                list(
+                    drive(
+                        Scheduled(plan, settings, data),
+                        len(data),
+                        2,
+                    )
+                )
+            )
+        )
     return found
 
 

@@ -90,9 +90,20 @@ def test_replicas_train_complex_variables_as_optax_does(name, run_option):
 def test_nodes_train_complex_parameters_as_optax_does(name):
     with ag.Graph() as g:
         i = ag.pump("i", shape=(), dtype="int32")
-        h = ag.ppt("T", lambda p, i: jnp.tanh(p["T"][i]), params={"T": FIRST["T"]})(i)
-        y = ag.ppt("w", lambda p, h: h @ p["w"], params={"w": FIRST["w"]})(h)
-        ag.loss("error", lambda y: jnp.mean(jnp.abs(y - (1 + 2j)) ** 2))(y)
+        h = ag.ppt(
+            "T",
+            lambda p, i: jnp.tanh(p["T"][i]),
+            params={"T": FIRST["T"]},
+        )(i)
+        y = ag.ppt(
+            "w",
+            lambda p, h: h @ p["w"],
+            params={"w": FIRST["w"]},
+        )(h)
+        ag.loss(
+            "error",
+            lambda y: jnp.mean(jnp.abs(y - (1 + 2j)) ** 2),
+        )(y)
         ag.sink("found", y)
     data = [{"i": int(i)} for i in IDS]
     trainer = amp.Trainer(
@@ -137,4 +148,8 @@ def test_what_can_not_be_complex():
     with pytest.raises(
         SettingsError, match=r"expected a float scalar.*got complex64\[\].*its real part"
     ):
-        px.get_runner(lambda p, i: p["T"][i].sum(), FIRST, optax.sgd(0.1)).run(IDS)
+        px.get_runner(
+            lambda p, i: p["T"][i].sum(),
+            FIRST,
+            optax.sgd(0.1),
+        ).run(IDS)

@@ -181,7 +181,15 @@ def test_a_loop_that_may_never_end_is_told_while_it_goes_on(monkeypatch):
     )
     with pytest.warns(RuntimeWarning) as told:
         long.accumulate(
-            [{"x": ag.messages(np.ones(1, np.float32), t=0, more=0)}],
+            [
+                {
+                    "x": ag.messages(
+                        np.ones(1, np.float32),
+                        t=0,
+                        more=0,
+                    )
+                }
+            ],
             update=False,
         )
     (only,) = (str(one.message) for one in told)
@@ -233,7 +241,19 @@ def test_compiled_models_end(monkeypatch, model):
             optax.sgd(0.0),
             min_update_interval=1 << 40,
         )
-        trainer.accumulate(compiled.data([{"x": np.full(100, 0.01, np.float32)}]))
+        trainer.accumulate(
+            compiled.data(
+                [
+                    {
+                        "x": np.full(
+                            100,
+                            0.01,
+                            np.float32,
+                        )
+                    }
+                ]
+            )
+        )
     assert trainer.statistics.messages >= 100
 
 
@@ -290,7 +310,15 @@ def test_a_loop_that_never_ends_is_told_when_it_is_interrupted():
             running[0].cancel()
         return queues[0]
 
-    data = [{"x": ag.messages(np.ones(1, np.float32), t=0, more=0)}]
+    data = [
+        {
+            "x": ag.messages(
+                np.ones(1, np.float32),
+                t=0,
+                more=0,
+            )
+        }
+    ]
     trainer = amp.Trainer(choosing(), policy=interrupting, arena_rows=1024)
 
     async def cell():

@@ -57,7 +57,11 @@ def pump_graph(**options):
 
 def stateful(function):
     with ag.Graph() as g:
-        x = ag.ppt("f", graphs.times, params=graphs.one())(ag.pump("x", fields=("t",)))
+        x = ag.ppt(
+            "f",
+            graphs.times,
+            params=graphs.one(),
+        )(ag.pump("x", fields=("t",)))
         a, b = ag.cond(x, function, name="way")
         ag.sink("a", a)
         ag.sink("b", b)
@@ -121,7 +125,10 @@ def dense():
     with ag.Graph() as g:
         ag.sink(
             "y",
-            ag.ppt("linear", amp.nn.Linear(4, 3))(ag.pump("x", (4,))),
+            ag.ppt(
+                "linear",
+                amp.nn.Linear(4, 3),
+            )(ag.pump("x", (4,))),
         )
     return g
 

@@ -107,7 +107,13 @@ class RayLauncher:
         for i, job in enumerate(jobs):
             place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=i)
             handle = actor.options(scheduling_strategy=place, **options).remote(job.name)
-            result.append(RayProcess(ray, handle, handle.run.remote(job.encode(), main)))
+            result.append(
+                RayProcess(
+                    ray,
+                    handle,
+                    handle.run.remote(job.encode(), main),
+                )
+            )
         return result
 
     def close(self) -> None:

@@ -182,7 +182,10 @@ def _describe_array(
             "Convert it with `np.asarray`.",
         )
     try:
-        return _describe_type(array.dtype, array.ndim), _shape_format(array.ndim).pack(*array.shape)
+        return _describe_type(
+            array.dtype,
+            array.ndim,
+        ), _shape_format(array.ndim).pack(*array.shape)
     except WireError as error:
         raise WireError(
             f"message {kind!r}, array {number}", error.expected, error.got, error.fix

@@ -117,7 +117,12 @@ class RingReader:
                 f"{n} bytes at {position}, where {self.position} was read of a ring of {self._size}"
             )
         self.position = _end(position, n)
-        return np.frombuffer(self._memory, np.uint8, n, self._start + at).copy()
+        return np.frombuffer(
+            self._memory,
+            np.uint8,
+            n,
+            self._start + at,
+        ).copy()
 
 
 def _end(position: int, n: int) -> int:

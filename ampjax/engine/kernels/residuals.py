@@ -117,7 +117,12 @@ class _Trace:
         seeds: Any,
     ):
         self._arguments = jax.tree.leaves((params, inputs, seeds))
-        traced = _vjp_of(program).trace(*jax.tree.map(_type_of, (params, inputs, seeds)))
+        traced = _vjp_of(program).trace(
+            *jax.tree.map(
+                _type_of,
+                (params, inputs, seeds),
+            )
+        )
         outs, pull = traced.out_info
         self._closed = traced.jaxpr
         self.jaxpr = traced.jaxpr.jaxpr

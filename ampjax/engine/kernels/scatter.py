@@ -49,7 +49,10 @@ def set_rows(array: Array, slots: Array, rows: Any) -> Array:
     if slots.shape[0] != 1:
         return array.at[slots].set(rows, **INSIDE)
     # A single row as a slice, which is written in place.
-    row = jnp.broadcast_to(rows, (1, *array.shape[1:])).astype(array.dtype)
+    row = jnp.broadcast_to(
+        rows,
+        (1, *array.shape[1:]),
+    ).astype(array.dtype)
     return jax.lax.dynamic_update_slice_in_dim(array, row, slots[0], axis=0)
 
 

@@ -64,7 +64,12 @@ class SharedKernels:
             return held
         # Made outside the lock, so another thread may make the same one meanwhile.
         kernel = make() if functions is None else Kernel(*functions)
-        weakref.finalize(kernel, self._let_go, key, (kernel.once, kernel.looped)).atexit = False
+        weakref.finalize(
+            kernel,
+            self._let_go,
+            key,
+            (kernel.once, kernel.looped),
+        ).atexit = False
         with self._lock:
             return self._held.setdefault(key, kernel)  # another thread may have been faster
 

@@ -164,7 +164,14 @@ def make_chain_program(stage: Stage) -> ChainProgram:
             edge_type.nodes,
             {chain.distribute.outputs[edge_type.output]: ("port", 0, 0)},
         )
-        edge_types.append(StageProgram(calls or (PASS,), 1, on_host[:1], takes[:1]))
+        edge_types.append(
+            StageProgram(
+                calls or (PASS,),
+                1,
+                on_host[:1],
+                takes[:1],
+            )
+        )
     wires = dict.fromkeys(
         (
             chain.distribute.inputs[0],
@@ -222,7 +229,14 @@ def _calls(
             place = params.setdefault(node.params_name, len(params))
         else:
             place = None
-        calls.append(NodeCall(op.body, tuple(refs), place, _salt(node.role) if op.body.rng else 0))
+        calls.append(
+            NodeCall(
+                op.body,
+                tuple(refs),
+                place,
+                _salt(node.role) if op.body.rng else 0,
+            )
+        )
     return tuple(calls)
 
 

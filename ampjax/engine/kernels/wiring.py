@@ -125,7 +125,12 @@ def cotangents(
         if grads[place] is None:
             result.append(jnp.zeros(y.shape, jax.dtypes.float0))
         else:
-            result.append(mask_rows(mask, read_rows(grads[place], wiring.of_output(pack, j))))
+            result.append(
+                mask_rows(
+                    mask,
+                    read_rows(grads[place], wiring.of_output(pack, j)),
+                )
+            )
     return tuple(result)
 
 

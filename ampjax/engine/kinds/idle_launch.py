@@ -75,7 +75,12 @@ def _into_last_segment(
     for n, m in sizes_to_compile(rows, messages if stage.kind.reduces else rows):
         launch = idle_launch(stage, direction, n, m, capacity)
         if stage.kind.reduces:
-            yield launch._replace(sizes=np.append(np.zeros(m - 1, np.int64), n))
+            yield launch._replace(
+                sizes=np.append(
+                    np.zeros(m - 1, np.int64),
+                    n,
+                )
+            )
         else:
             yield launch._replace(scatter=[np.zeros(n, np.int64)] * len(stage.ports))
 

@@ -88,7 +88,17 @@ class SegmentsRunner(StageRunner):
                 places = launch.scatter[i]
             # Padding reads the first row, and belongs to a segment out of range.
             slots.append(pad_slots(rows, r, True))
-            ids.append(np.concatenate([places, np.full(r - len(rows), m)]).astype(np.int32))
+            ids.append(
+                np.concatenate(
+                    [
+                        places,
+                        np.full(
+                            r - len(rows),
+                            m,
+                        ),
+                    ]
+                ).astype(np.int32)
+            )
             if port.space == HOST:
                 host.append(self._arenas.host[port.arena][slots[-1]])
         return tuple(host), tuple(slots), tuple(ids), pad_slots(out, m, False)

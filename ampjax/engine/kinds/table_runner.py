@@ -91,7 +91,12 @@ class TableRunner(StageRunner):
         source = self._source
         if source[0] == HOST:
             return self._arenas.host[source][slots].astype(np.int64)
-        return np.asarray(self._get.once(self._arenas.values[source], slots)).astype(np.int64)
+        return np.asarray(
+            self._get.once(
+                self._arenas.values[source],
+                slots,
+            )
+        ).astype(np.int64)
 
     def _check(self, launch: Launch, ids: np.ndarray) -> None:
         """Raises unless all ids are rows of the table.

@@ -98,7 +98,10 @@ def graph_rounds(
         return jnp.asarray(run.slots[n_rounds]) > number + 1
 
     def turn(there: Body, carry: list[Value]) -> list[Value]:
-        return there.run(step, [*closed, *carry, *(_any_row(x) for x in unused)])
+        return there.run(
+            step,
+            [*closed, *carry, *(_any_row(x) for x in unused)],
+        )
 
     given = MaskedRounds(
         masked(body, lambda run: jnp.asarray(run.slots[n_rounds]) > 0),

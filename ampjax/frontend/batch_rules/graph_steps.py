@@ -76,7 +76,15 @@ def propagate(
     for i, kind in enumerate(types):
         values = []
         for part, (by_edge, by_node) in zip(parts, sent, strict=True):
-            values.append((part.rows(by_edge[i], kind), part.rows(by_node[i], kind)))
+            values.append(
+                (
+                    part.rows(
+                        by_edge[i],
+                        kind,
+                    ),
+                    part.rows(by_node[i], kind),
+                )
+            )
         out.append(Elements(nodes, _received(inner, parts, values, plan, kind)))
     return out
 
@@ -126,7 +134,11 @@ def _receivers(inner: Body, part: Body, plan: EdgePlan) -> Slot:
 
     def make(tables: RowTables) -> np.ndarray:
         at = tables.reads(here, there, ends)
-        return np.where(tables.is_there(*there), at, tables.rows(*here).shape[-1]).astype(np.int32)
+        return np.where(
+            tables.is_there(*there),
+            at,
+            tables.rows(*here).shape[-1],
+        ).astype(np.int32)
 
     return inner.low.slot(
         ("receivers", part.space, plan.receivers),

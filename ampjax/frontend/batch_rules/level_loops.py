@@ -296,7 +296,10 @@ class _LevelLoop:
         each.put(inside, carry)
         each.put(reads.early, values)
         for out, source, slot in reads.late:
-            each.put([out], [taken(run.get(source), each.slots[slot])])
+            each.put(
+                [out],
+                [taken(run.get(source), each.slots[slot])],
+            )
         return each
 
     def _ended(

@@ -86,7 +86,12 @@ def known_part(step: Traced, n_carry: int) -> KnownPart | None:
     return KnownPart(
         places,
         _part(step, elements, equations, results),
-        _part(step, inputs, jaxpr.eqns, [*outputs, *jaxpr.outvars[n_carry:]]),
+        _part(
+            step,
+            inputs,
+            jaxpr.eqns,
+            [*outputs, *jaxpr.outvars[n_carry:]],
+        ),
     )
 
 

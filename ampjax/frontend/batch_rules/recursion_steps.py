@@ -87,7 +87,12 @@ def recurse(
         return recursion.levels(data, call.line)
 
     inner = body.inside(space)
-    if in_steps(inner, each, [*operands[:n_closed], *(x.element for x in xs)], types):
+    if in_steps(
+        inner,
+        each,
+        [*operands[:n_closed], *(x.element for x in xs)],
+        types,
+    ):
         return waiting_steps(inner, each, levels, ([], None), types, step)
     start = [(Constant(zeros_of(kind)), kind) for kind in types]
     return waiting_loop(

@@ -45,7 +45,15 @@ def metric(
 
         def compute(run: Run, given: Rows = given) -> list[Any]:
             own = run.get(given)
-            return [own if mask is None else jnp.where(run.get(mask), own, zeros((), kind))]
+            return [
+                own
+                if mask is None
+                else jnp.where(
+                    run.get(mask),
+                    own,
+                    zeros((), kind),
+                )
+            ]
 
         body.block.add([out], compute)
         values.append(View(out, body.space))

@@ -67,7 +67,12 @@ def scan(
     known = known_part(step, k)
     if known is not None:
         return _with_known_carry(body, call, operands, known, space)
-    if in_steps(body, step, [*closed, *init, *rows], types[:k]):
+    if in_steps(
+        body,
+        step,
+        [*closed, *init, *rows],
+        types[:k],
+    ):
         return _in_steps(body, call, operands, space, rows)
     if is_in_rounds(body, call, init, rows):
         return graph_rounds(body, call, operands, space)
@@ -124,7 +129,13 @@ def _with_known_carry(
         functions=(known.rest,),
         options={**call.options, "n_carry": len(carried)},
     )
-    found = iter(scan(body, rest, [*closed, *carried, *xs, *before]))
+    found = iter(
+        scan(
+            body,
+            rest,
+            [*closed, *carried, *xs, *before],
+        )
+    )
     last = []
     for place in range(k):
         last.append(parts[place].at_end(body) if place in parts else next(found))
@@ -265,7 +276,11 @@ def _in_steps(
 
     def previous(data: Any) -> np.ndarray:
         own = np.arange(space.n_rows(data))
-        return np.where(level(data) > 0, own + 1 if reverse else own - 1, -1)
+        return np.where(
+            level(data) > 0,
+            own + 1 if reverse else own - 1,
+            -1,
+        )
 
     def last(data: Any) -> np.ndarray:
         sizes = space.lengths(data)
@@ -277,7 +292,10 @@ def _in_steps(
         space,
         level,
         lambda data: -lengths(data),
-        Before(body.room.place, lambda data: np.full(space.n_rows(data), -1)),
+        Before(
+            body.room.place,
+            lambda data: np.full(space.n_rows(data), -1),
+        ),
         cost_of_start(step),
     )
     ys: list[Value] = []
@@ -300,7 +318,15 @@ def _in_steps(
         return new, outputs, seen
 
     own = lambda data: np.arange(body.space.n_rows(data))
-    found = step_loop(body, frame, space, types[:k], before, build, (body.bare(), last, own))
+    found = step_loop(
+        body,
+        frame,
+        space,
+        types[:k],
+        before,
+        build,
+        (body.bare(), last, own),
+    )
     return [*found, *ys]
 
 
@@ -351,7 +377,14 @@ def sequences(body: Body, values: Sequence[Value]) -> list[Value]:
     """Returns sequences as sequences of a room's space."""
     result = []
     for x in values:
-        result.append(body.low.copied(x, body.space) if isinstance(x, Elements) else x)
+        result.append(
+            body.low.copied(
+                x,
+                body.space,
+            )
+            if isinstance(x, Elements)
+            else x
+        )
     return result
 
 
@@ -485,7 +518,10 @@ def _taken_by_value(
             jnp.maximum(size - 1, 0),
         )
         every = run.get(values)
-        found = taken(every, jnp.clip(first + place, 0, max(len(every) - 1, 0)))
+        found = taken(
+            every,
+            jnp.clip(first + place, 0, max(len(every) - 1, 0)),
+        )
         return [filled_up(run, room, found)]
 
     body.block.add([out], compute)

@@ -147,7 +147,15 @@ def _of_roots(
 
     roots = []
     for each in found:
-        roots.append(body.low.value_at(each.element, space, body.space, root, (tree, "root")))
+        roots.append(
+            body.low.value_at(
+                each.element,
+                space,
+                body.space,
+                root,
+                (tree, "root"),
+            )
+        )
     return roots
 
 

@@ -193,14 +193,27 @@ def _set(every: Any, at: Any, values: Any) -> Any:
 
     def forward(given: Sequence[Any], linear: Sequence[Any]) -> list[Any]:
         rows, new = linear
-        return [rows.at[given[0]].set(new, mode="drop", unique_indices=True)]
+        return [
+            rows.at[given[0]].set(
+                new,
+                mode="drop",
+                unique_indices=True,
+            )
+        ]
 
     def backward(given: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         (total,) = cotangents
         own = total.at[given[0]].get(mode="fill", fill_value=0)
         # zeros that XLA must compute from what is read: so it reads first, and clears in place
         nothing = jnp.minimum(jnp.abs(own), 0)
-        return [total.at[given[0]].set(nothing, mode="drop", unique_indices=True), own]
+        return [
+            total.at[given[0]].set(
+                nothing,
+                mode="drop",
+                unique_indices=True,
+            ),
+            own,
+        ]
 
     result = jax.ShapeDtypeStruct(every.shape, every.dtype)
     return linear_pair(forward, backward, [at], [every, values], [result])[0]
@@ -237,7 +250,10 @@ def _frame(
         n_steps, width = _steps(
             tables.rounded((*key, "levels"), n_levels),
             tables.rounded((*key, "rows"), widest),
-            tables.rounded((*key, "rows of all levels"), int(counts.sum(1).max(initial=0))),
+            tables.rounded(
+                (*key, "rows of all levels"),
+                int(counts.sum(1).max(initial=0)),
+            ),
             start,
         )
         n_each = -(-counts // max(width, 1))

@@ -205,11 +205,21 @@ class _Round:
           The same after the round.
         """
         values, mask, sums = carried
-        own = run.inner(key=None if run.key is None else jax.random.fold_in(run.key, number))
+        own = run.inner(
+            key=None
+            if run.key is None
+            else jax.random.fold_in(
+                run.key,
+                number,
+            )
+        )
         own.put(self.inside, values)
         own.put([self.going], [mask])
         for place, rows in self.numbered.items():
-            own.put([rows], [given.counters[place].at(number, rows.aval)])
+            own.put(
+                [rows],
+                [given.counters[place].at(number, rows.aval)],
+            )
         self.block.run(own)
         sums = [total + own.get(each) for total, (each, _) in zip(sums, told, strict=True)]
         for answer in self.answers:
@@ -234,7 +244,13 @@ def _round(
     each = Body(
         body.low,
         block,
-        body.low.room(room.frame, room.space, going, False, given.goes_on is not None),
+        body.low.room(
+            room.frame,
+            room.space,
+            going,
+            False,
+            given.goes_on is not None,
+        ),
     )
     rooms = [part.inside(each) for part in carried]
     carry = [part.value(rows) for part, rows in zip(carried, inside, strict=True)]

@@ -245,7 +245,10 @@ class BatchShapes:
             if any(counts):
                 sizes[name] = _with_room(size, counts)
             else:
-                sizes[name] = _next_size(size, [each.sizes.get(name, size) for each in sampled])
+                sizes[name] = _next_size(
+                    size,
+                    [each.sizes.get(name, size) for each in sampled],
+                )
         packed = self._pack_finely(self._examples(columns, [last.numbers]), sizes)
         return replace(last, sizes=packed.sizes, n_numbers=packed.n_numbers)
 
@@ -362,7 +365,11 @@ def _sample(
     """Chooses some of an epoch's batches, of all sizes; among these batches the one with the largest example."""
     totals = np.array([n_elements[numbers].sum() for numbers in groups])
     order = np.argsort(totals, kind="stable")
-    places = np.linspace(0, len(groups) - 1, min(SAMPLED, len(groups)))
+    places = np.linspace(
+        0,
+        len(groups) - 1,
+        min(SAMPLED, len(groups)),
+    )
     chosen = set(order[places.astype(int)].tolist())
     largest = int(n_elements.argmax())
     for number, numbers in enumerate(groups):

@@ -79,7 +79,14 @@ class PackedData:
         keys = [numbers.tobytes() for numbers in groups]
         found = {key: self._kept[key] for key in keys if key in self._kept}
         new = [numbers for numbers in groups if numbers.tobytes() not in found]
-        for numbers, batch in zip(new, self.shapes.pack(self._columns, new), strict=True):
+        for numbers, batch in zip(
+            new,
+            self.shapes.pack(
+                self._columns,
+                new,
+            ),
+            strict=True,
+        ):
             key = numbers.tobytes()
             found[key] = self._keep(key, batch)
         return [found[key] for key in keys]

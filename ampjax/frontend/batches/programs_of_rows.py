@@ -403,7 +403,11 @@ def derived_if(there: Any, values: Any) -> Any:
     """
     if not is_inexact(values.dtype):
         return values
-    return jax.lax.select(jnp.any(there), values, jax.lax.stop_gradient(values))
+    return jax.lax.select(
+        jnp.any(there),
+        values,
+        jax.lax.stop_gradient(values),
+    )
 
 
 def filled_up(run: Run, room: Room, values: Any) -> Any:

@@ -108,7 +108,12 @@ class Body:
         Args:
           space: The space; its parent is this one.
         """
-        return self.at(self.block.once((self.room, space), lambda: self._inside(space)))
+        return self.at(
+            self.block.once(
+                (self.room, space),
+                lambda: self._inside(space),
+            )
+        )
 
     def _inside(self, space: IndexSpace) -> Room:
         room = self.room
@@ -286,7 +291,7 @@ class Body:
 
     @property
     def _needed(self) -> Slot | Rows | None:
-        """What says which rows of the room are there, if steps here run even where none is."""
+        """The mask or array of the rows there, if steps here run even where none is."""
         if not self._may_lack_rows:
             return None
         return self.room.there if self.room.mask is None else self.room.mask
@@ -355,7 +360,14 @@ class Body:
         """
         given = []
         for v in values:
-            given.append(self.low.copied(v, self.space) if isinstance(v, Elements) else v)
+            given.append(
+                self.low.copied(
+                    v,
+                    self.space,
+                )
+                if isinstance(v, Elements)
+                else v
+            )
         names = [Name(variable.aval) for variable in function.variables]
         atoms: dict[Any, Atom] = dict(zip(function.variables, names, strict=True))
         flat, results = flatten(function, atoms)
@@ -414,7 +426,10 @@ class Body:
                 return draw(keys.of(run), values)
             if not axes:
                 return [repeated(each, run.size(room)) for each in equation.evaluate(None, [])]
-            return jax.vmap(lambda *row: equation.evaluate(None, row), in_axes=axes)(*values)
+            return jax.vmap(
+                lambda *row: equation.evaluate(None, row),
+                in_axes=axes,
+            )(*values)
 
         self.block.add(outputs, compute)
         if is_read and any(map(_is_for_all_rows, operands)):
@@ -546,7 +561,10 @@ class _TableProduct:
 
     def is_small(self, run: Run) -> bool:
         """Tells whether the table has far fewer rows than are read."""
-        return is_small(run.size(self.room), len(run.get(self.read.table)))
+        return is_small(
+            run.size(self.room),
+            len(run.get(self.read.table)),
+        )
 
     def compute(self, run: Run) -> Any:
         """The product of each row."""
@@ -755,7 +773,10 @@ def require_in_front(kind: Any, line: str) -> None:
     """
     if is_in_front(kind):
         return
-    order = sorted(range(len(kind.shape)), key=lambda axis: isinstance(kind.shape[axis], int))
+    order = sorted(
+        range(len(kind.shape)),
+        key=lambda axis: isinstance(kind.shape[axis], int),
+    )
     raise GraphError(
         line,
         "a sequence with the axes that count elements first",

@@ -113,7 +113,14 @@ class RowLowering:
         """The meaning of each array of a batch, in words."""
         result = []
         for key, frame in self._slots:
-            result.append(" ".join(map(_word, [len(frame.around()), *key])))
+            result.append(
+                " ".join(
+                    map(
+                        _word,
+                        [len(frame.around()), *key],
+                    )
+                )
+            )
         return result
 
     def slot(
@@ -335,7 +342,10 @@ class RowLowering:
             return first + at - inner.starts(data)[own]
 
         row = RowOrigin(inner, every, some)
-        return Elements(inner, self.value_at(value.element, rows, inner, row, (way, rows)))
+        return Elements(
+            inner,
+            self.value_at(value.element, rows, inner, row, (way, rows)),
+        )
 
     def _same_for_all(self, value: Elements, space: IndexSpace) -> IndexSpace | None:
         """The sequence further out of which a sequence is a copy for all elements of a space; None for any other."""

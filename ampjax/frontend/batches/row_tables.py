@@ -322,14 +322,21 @@ class RowTables:
         if copied is not None and space is not frame.space:
             assert frame.outer is not None
             own = self.parents(frame.outer, copied)
-            return np.broadcast_to(own[..., None, :], self.rows(frame, space).shape)
+            return np.broadcast_to(
+                own[..., None, :],
+                self.rows(frame, space).shape,
+            )
         n = self.rows(frame, around).shape[-1]
         own = self.reads(
             (frame, around),
             (frame, space),
             lambda data: space.parents(data),
         )
-        return np.where(self.is_there(frame, space), own, n).astype(np.int32)
+        return np.where(
+            self.is_there(frame, space),
+            own,
+            n,
+        ).astype(np.int32)
 
     def lies(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """Finds the position of each row of a space in a frame, over all levels, `[rows of the space]`; -1 for a row that the frame lacks."""
@@ -389,7 +396,12 @@ class RowTables:
         around = np.concatenate([loop, none], -1)
         at = self.parents(frame.outer, copied)[..., None, :]
         outer = np.take_along_axis(
-            around, np.broadcast_to(at, (*loop.shape[:-1], at.shape[-1])), -1
+            around,
+            np.broadcast_to(
+                at,
+                (*loop.shape[:-1], at.shape[-1]),
+            ),
+            -1,
         )
         own = self.rows(frame.outer, copied)[..., None, :]
         numbers = copied.numbers(self.data)

@@ -165,7 +165,10 @@ class _Body:
             {*known, *reads},
         )
         of_states = set(used)
-        groups = _grouped([v for v in known if v in of_states], set(every.inputs[:n_constants]))
+        groups = _grouped(
+            [v for v in known if v in of_states],
+            set(every.inputs[:n_constants]),
+        )
         loop = self._loop(
             every,
             of_sizes,

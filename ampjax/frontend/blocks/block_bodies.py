@@ -188,7 +188,10 @@ class BlockBody(Body):
         each = known.each
         out = Rows(each.aval, each.room)
         inverse = Rows(each.aval, known.total.room)
-        self.block.add([inverse], lambda run: [1 / run.get(known.total)])
+        self.block.add(
+            [inverse],
+            lambda run: [1 / run.get(known.total)],
+        )
 
         def compute(run: Run) -> list[Any]:
             shares = grid.shaped(run, each) * _beside(grid, run, inverse)

@@ -201,7 +201,10 @@ class GridSpaces(PairSpaces):
         starts = at_rows(self.pairs.starts(tables.data), around.filled)
         n = first.size
         shape = (*around.there.shape, across.there.shape[2])
-        found = GridRows(np.empty(shape, np.int64), np.empty(shape, np.int64))
+        found = GridRows(
+            np.empty(shape, np.int64),
+            np.empty(shape, np.int64),
+        )
         list_pairs(
             starts.reshape(n, shape[2]),
             wide(across.filled).reshape(n, shape[3]),

@@ -59,7 +59,11 @@ class LevelSpaces(PairSpaces):
         has_pairs = np.append(n_pairs > 0, False)  # for the row -1, which is none
         there = np.where(has_pairs[rows], rows, -1)
         first = np.take_along_axis(there, _first_tile(there), 1) if there.size else there
-        first = np.where(first < 0, tables.first_rows(self.outer)[:, None], first)
+        first = np.where(
+            first < 0,
+            tables.first_rows(self.outer)[:, None],
+            first,
+        )
         return GridRows(there, np.where(there < 0, first, there))
 
     def across_rows(self, tables: RowTables) -> GridRows:
@@ -116,14 +120,21 @@ class LevelSpaces(PairSpaces):
         )
         held = np.take_along_axis(loop, np.maximum.accumulate(level, 1), 1)
         is_tile = tiles.there >= 0
-        tile = np.where(is_tile, np.arange(loop.shape[2]), _first_tile(tiles.there))
+        tile = np.where(
+            is_tile,
+            np.arange(loop.shape[2]),
+            _first_tile(tiles.there),
+        )
         own = np.take_along_axis(held, tile[:, None], 2)
         filled = at_rows(starts, own)[..., None] + number
         # a batch without a tile has no pair
-        has_pairs = is_tile.any(1, keepdims=True)
+        has_pairs = np.any(is_tile, axis=1, keepdims=True)
         filled = np.where(has_pairs[..., None, None], filled, -1)
         is_there = (loop >= 0) & is_tile[:, None]
-        return GridRows(np.where(is_there[..., None] & counts[:, None], filled, -1), filled)
+        return GridRows(
+            np.where(is_there[..., None] & counts[:, None], filled, -1),
+            filled,
+        )
 
     def _lengths(self, tables: RowTables) -> np.ndarray:
         """The numbers of elements across of the rows around the loop."""
@@ -230,7 +241,10 @@ class LevelGrid(Grid):
         if axes == "p" and not self._is_outside(value):
             axes = "pa"
         if axes in ("p", "px"):
-            return Body(body.low, self._around, self.rooms[axes]).operand(value, kind)
+            return Body(body.low, self._around, self.rooms[axes]).operand(
+                value,
+                kind,
+            )
         if axes == "pax":
             return super().operand(body, axes, value, kind)
         own = body.at(self._room).operand(value, kind)

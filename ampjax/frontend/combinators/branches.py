@@ -374,4 +374,9 @@ def _choice(
         {"word": kind},
         use.place,
     )
-    return traced[0].results.unflatten(bind(call, [*values, index, *leaves]))
+    return traced[0].results.unflatten(
+        bind(
+            call,
+            [*values, index, *leaves],
+        )
+    )

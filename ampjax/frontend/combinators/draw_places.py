@@ -121,7 +121,12 @@ class Use:
         if self._around is None:
             yield
             return
-        token = _HERE.set(_Here((*self.place.path, function), (*self.place.elements, *elements)))
+        token = _HERE.set(
+            _Here(
+                (*self.place.path, function),
+                (*self.place.elements, *elements),
+            )
+        )
         try:
             yield
         finally:

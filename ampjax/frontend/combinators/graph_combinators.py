@@ -284,7 +284,14 @@ def _each(
     results = []
     for i in range(n):
         with use.inside(kind, i):
-            results.append(send(jax.tree.map(lambda x, i=i: x[i], rows)))
+            results.append(
+                send(
+                    jax.tree.map(
+                        lambda x, i=i: x[i],
+                        rows,
+                    )
+                )
+            )
     return jax.tree.map(
         lambda *sent: jnp.stack(sent),
         *results,

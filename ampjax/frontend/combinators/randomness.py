@@ -169,7 +169,12 @@ def dropout(x: Any, rate: float) -> Any:
         raise GraphError(user_line(), "0 <= rate < 1", f"{rate}", "Give the probability of a zero.")
     if rate == 0:
         return x
-    if dimensions() is not None and any(map(_is_sequence, jax.tree.leaves(x))):
+    if dimensions() is not None and any(
+        map(
+            _is_sequence,
+            jax.tree.leaves(x),
+        )
+    ):
         return jax.tree.map(lambda leaf: _in_each(leaf, rate), x)
 
     def drop(key: jax.Array, x: Any) -> Any:

@@ -141,7 +141,12 @@ def _run_recursion(
                 user_line(), f"an element below {n}, or a negative number", f"{at}", _MEND_NUMBERS
             )
         if at in waiting:
-            way = " -> ".join(map(str, [*waiting[waiting.index(at) :], at]))
+            way = " -> ".join(
+                map(
+                    str,
+                    [*waiting[waiting.index(at) :], at],
+                )
+            )
             raise DataError(
                 user_line(),
                 "results that are not made of themselves",
@@ -183,7 +188,10 @@ def _run_recursion(
 
 
 def _require_integer(j: Any) -> None:
-    if jnp.shape(j) != () or not jnp.issubdtype(jnp.result_type(j), jnp.integer):
+    if jnp.shape(j) != () or not jnp.issubdtype(
+        jnp.result_type(j),
+        jnp.integer,
+    ):
         fix = "Give an integer that follows from the instance."
         raise GraphError(user_line(), "the number of an element", shape_text(type_of(j)), fix)
 

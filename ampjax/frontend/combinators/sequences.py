@@ -230,7 +230,10 @@ def count(n: Any) -> Any:
             builtins.max(decided("fori_loop", n), 0),
             dtype=np.int32,
         )
-    if jnp.shape(n) != () or not jnp.issubdtype(jnp.result_type(n), jnp.integer):
+    if jnp.shape(n) != () or not jnp.issubdtype(
+        jnp.result_type(n),
+        jnp.integer,
+    ):
         raise GraphError(
             user_line(),
             "a number of steps: one integer",
@@ -384,7 +387,10 @@ def take(xs: Any, at: Any) -> Any:
     """
     leaves, structure = sequences_of("take", xs)
     at = at if isinstance(at, int) else as_array("for the number of an element", at)
-    if jnp.shape(at) != () or not jnp.issubdtype(jnp.result_type(at), jnp.integer):
+    if jnp.shape(at) != () or not jnp.issubdtype(
+        jnp.result_type(at),
+        jnp.integer,
+    ):
         fix = "Give an integer, such as one that the spec calls `int32[]`; for several elements use `amp.map`."
         raise GraphError(
             user_line(), "one integer for the number of an element", shape_text(type_of(at)), fix
@@ -511,10 +517,20 @@ def _reduce(
         return structure.unflatten([eager(leaf) for leaf in leaves])
     one = []
     for leaf in leaves:
-        one.append(jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype))
+        one.append(
+            jax.ShapeDtypeStruct(
+                (1, *leaf.shape[1:]),
+                leaf.dtype,
+            )
+        )
     types = []
     for leaf, each in zip(leaves, one, strict=True):
-        types.append(ShapedArray(leaf.shape[1:], jax.eval_shape(eager, each).dtype))
+        types.append(
+            ShapedArray(
+                leaf.shape[1:],
+                jax.eval_shape(eager, each).dtype,
+            )
+        )
     operands = [
         leaf if leaf.dtype == result.dtype else map(lambda x, to=result.dtype: x.astype(to), leaf)
         for leaf, result in zip(leaves, types, strict=True)
@@ -524,7 +540,14 @@ def _reduce(
 
 def most(dtype: Any) -> Any:
     """The largest number of a dtype: infinity, if the dtype has that."""
-    return np.inf if jnp.issubdtype(dtype, jnp.inexact) else ~np.asarray(least(dtype), dtype)
+    return (
+        np.inf
+        if jnp.issubdtype(
+            dtype,
+            jnp.inexact,
+        )
+        else ~np.asarray(least(dtype), dtype)
+    )
 
 
 def least(dtype: Any) -> Any:

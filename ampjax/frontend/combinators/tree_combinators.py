@@ -224,7 +224,12 @@ def scan_tree(
         line,
         {"n_carry": len(leaves)},
     )
-    return structure.unflatten(bind(call, [*closed, *leaves, tree.parent, tree.side, *values]))
+    return structure.unflatten(
+        bind(
+            call,
+            [*closed, *leaves, tree.parent, tree.side, *values],
+        )
+    )
 
 
 def _is_traced(tree: Tree) -> bool:

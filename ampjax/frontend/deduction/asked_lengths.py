@@ -165,7 +165,15 @@ def _noting(
         if isinstance(length, int) or not isinstance(number, int | np.integer):
             return answer
         if isinstance(answer, bool) and _is_users(sys._getframe(1).f_code.co_filename):
-            found.append(AskedLength(str(length), compare, int(number), answer, user_line()))
+            found.append(
+                AskedLength(
+                    str(length),
+                    compare,
+                    int(number),
+                    answer,
+                    user_line(),
+                )
+            )
         return answer
 
     return asked
@@ -214,7 +222,11 @@ def check_of_lengths(
             values = evaluated(each.dimension, sizes)
             for row in np.flatnonzero(each.compare(values, each.number) != each.answer)[:1]:
                 where = f"{each.line}, instance {space.instances(data)[row]}"
-                raise _other_answer(where, each, {name: own[row] for name, own in sizes.items()})
+                raise _other_answer(
+                    where,
+                    each,
+                    {name: own[row] for name, own in sizes.items()},
+                )
 
     return check
 

@@ -67,7 +67,15 @@ def indices(
     elif name == "gather" and _is_strict(params):
         of = params["dimension_numbers"].start_index_map
         shape = _shape(inputs[0])
-        for atom, axis in zip(_parts(inputs[1], len(of), makers), of, strict=False):
+        for atom, axis in zip(
+            _parts(
+                inputs[1],
+                len(of),
+                makers,
+            ),
+            of,
+            strict=False,
+        ):
             if params["slice_sizes"][axis] == 1:
                 yield Index(atom, shape[axis], inputs[0])
     elif name == "eq" and _is_one_hot(equation):
@@ -150,7 +158,10 @@ def check(
     if rows is None:
         rows = np.arange(space.n_rows(data))
     rows_of_values = space.rows_of(data, column.space, np.arange(len(values)))[rows]
-    is_wrong: np.ndarray = outside.reshape(len(values), -1).max(axis=1)
+    is_wrong: np.ndarray = outside.reshape(
+        len(values),
+        -1,
+    ).max(axis=1)
     for at in np.flatnonzero(is_wrong[rows_of_values])[:1]:
         got = np.extract(outside[rows_of_values[at]], values[rows_of_values[at]])[0]
         fix = "Mend the data, or make what it indexes larger. Where it stands for none, choose with `amp.cond`, or clip it before."

@@ -367,7 +367,11 @@ class Lowering:
             outer.dimension,
             None
             if sizes is None
-            else Column(around, lambda data: sizes.of(data)[origin(data)], _still(sizes, around)),
+            else Column(
+                around,
+                lambda data: sizes.of(data)[origin(data)],
+                _still(sizes, around),
+            ),
             outer.is_ragged,
         )
         known = value.source

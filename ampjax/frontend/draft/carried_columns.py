@@ -104,7 +104,13 @@ def from_carried(
     recipes = []
     for value, kind in zip(note.inputs, note.types, strict=True):
         recipes.append(recipe(value, kind))
-    if len(inputs) == len(recipes) and all(map(is_, note.inputs, inputs)):
+    if len(inputs) == len(recipes) and all(
+        map(
+            is_,
+            note.inputs,
+            inputs,
+        )
+    ):
         return note
     function = note.function
 

@@ -97,7 +97,12 @@ class PackedBody:
         """The payloads' types, by port."""
         result = []
         for types in self.layouts:
-            result.append(jax.ShapeDtypeStruct(packed_shape(list(types)), raw_type(types[0]).dtype))
+            result.append(
+                jax.ShapeDtypeStruct(
+                    packed_shape(list(types)),
+                    raw_type(types[0]).dtype,
+                )
+            )
         return result
 
     def __call__(self, *args: Any, key: Any = None) -> Any:

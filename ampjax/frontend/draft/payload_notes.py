@@ -373,7 +373,10 @@ def _ports(
     for i, value in enumerate(note.inputs):
         if isinstance(value, Static):
             own = None if region.is_known else value.column.outer.space
-            static.setdefault((note.types[i].dtype, own), []).append((i, value.column))
+            static.setdefault(
+                (note.types[i].dtype, own),
+                [],
+            ).append((i, value.column))
         elif isinstance(value, Computed):
             places[i] = (value.flow, value.part)
     computed = {id(flow): flow for flow, _ in places.values()}
@@ -409,9 +412,18 @@ def _build(
     """Builds a node, and a pump of its states if no input brings the states of its place; returns the node's outputs."""
     space = note.region.space
     entries = list(ports)
-    has_states = bool(ports) and (ports[0].is_fresh or _has_no_facts(space, ports[0]))
+    has_states = bool(ports) and (
+        ports[0].is_fresh
+        or _has_no_facts(
+            space,
+            ports[0],
+        )
+    )
     if note.told or not has_states:
-        entries.insert(0, draft.place_now(note.region, name, note.line, note.told))
+        entries.insert(
+            0,
+            draft.place_now(note.region, name, note.line, note.told),
+        )
     numbers = {id(flow): port for port, flow in enumerate(entries)}
     where = {}
     for i, (flow, part) in places.items():
@@ -509,7 +521,15 @@ def _sent_in(
             note.line,
         )
 
-    return Computed(_bring(draft, make, region, value.column.space, (note.name, note.line)))
+    return Computed(
+        _bring(
+            draft,
+            make,
+            region,
+            value.column.space,
+            (note.name, note.line),
+        )
+    )
 
 
 def send_in(

@@ -120,7 +120,7 @@ def origins_of(
 
 
 def rows_at(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Rows of a column; zeros where there is no such row, whatever else is packed with a batch.
+    """Rows of a column; zeros where there is none, in each way of packing.
 
     Args:
       values: `[rows of a space, ...]`.

@@ -61,7 +61,13 @@ def _rows_where(mask: Any, one: Any, other: Any) -> Any:
 def _change_of_rows(primals: Any, tangents: Any) -> tuple[Any, Any]:
     mask, one, other = primals
     result = _rows_where(mask, one, other)
-    (change,) = linear_pair(_joined, _parted, [mask], tangents[1:], [result])
+    (change,) = linear_pair(
+        _joined,
+        _parted,
+        [mask],
+        tangents[1:],
+        [result],
+    )
     return result, change
 
 

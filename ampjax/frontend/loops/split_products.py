@@ -56,7 +56,10 @@ def _split(
         if join is None or contracted[side] != (join.params["dimension"],):
             continue
         groups = []
-        for _, parts in itertools.groupby(join.invars, key=lambda part: _is_late(part, late)):
+        for _, parts in itertools.groupby(
+            join.invars,
+            key=lambda part: _is_late(part, late),
+        ):
             groups.append([*parts])
         if len(groups) > 1:
             return _sum_of_products(product, side, join, groups)

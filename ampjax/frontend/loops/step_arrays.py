@@ -309,7 +309,15 @@ class StepArrays:
                     size,
                 ).astype(dtype)
             )
-            for at, value in zip(tables.reads, of_reads(size, first, own), strict=True):
+            for at, value in zip(
+                tables.reads,
+                of_reads(
+                    size,
+                    first,
+                    own,
+                ),
+                strict=True,
+            ):
                 every = every.at[_rows(at, first, size)].add(
                     value.astype(wide),
                     mode="promise_in_bounds",

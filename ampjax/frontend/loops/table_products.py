@@ -88,7 +88,14 @@ def read_of_product(
     if mode == GatherScatterMode.CLIP:
         at = jnp.clip(at, 0, len(table) - 1)
     # a row that is not read may hold numbers that are not finite
-    is_read = jnp.zeros(len(table), bool).at[at].set(True, mode="drop")
+    is_read = (
+        jnp.zeros(len(table), bool)
+        .at[at]
+        .set(
+            True,
+            mode="drop",
+        )
+    )
     products = multiply(jnp.where(is_read[:, None], table, 0))
     dtype = products.dtype
     if is_low(dtype):
@@ -122,7 +129,10 @@ def products_of_tables(
     for variable in wanted:
         product = made_by[variable]
         read = _multiplied_read(product, made_by)
-        if read is None or not is_small(every.n_rows, read.invars[0].aval.shape[0]):
+        if read is None or not is_small(
+            every.n_rows,
+            read.invars[0].aval.shape[0],
+        ):
             continue
         table, numbers = read.invars
         matrix = product.invars[1]

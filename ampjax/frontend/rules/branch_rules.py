@@ -298,7 +298,12 @@ def _needed_in_branches(
                 types.append(variable.aval)
     if needed:
         return needed, types
-    return [Constant(np.int32(0))], [jax.ShapeDtypeStruct((), np.int32)]
+    return [Constant(np.int32(0))], [
+        jax.ShapeDtypeStruct(
+            (),
+            np.int32,
+        )
+    ]
 
 
 class Asked:
@@ -627,7 +632,15 @@ def _merged_elements(
         )
     flows = []
     for element, guard in zip(elements, guards, strict=True):
-        flows.append(low.pack([element], [row], inner.where(guard), name, line))
+        flows.append(
+            low.pack(
+                [element],
+                [row],
+                inner.where(guard),
+                name,
+                line,
+            )
+        )
     return Elements(
         spaces[0],
         Computed(

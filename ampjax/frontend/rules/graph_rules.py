@@ -60,7 +60,14 @@ def propagate(
             *closed,
             *(own[i] for i in range(len(rows))),
         ]
-        sent.append(low.run(function, inputs, there, Wanted(wanted.values, groups=together)))
+        sent.append(
+            low.run(
+                function,
+                inputs,
+                there,
+                Wanted(wanted.values, groups=together),
+            )
+        )
     return _sum_at_nodes(
         low,
         call,

@@ -307,8 +307,24 @@ def check_order(
     Raises:
       DataError: If one is.
     """
-    asking = np.concatenate([np.zeros(0, np.int64), *(a for a, _ in edges)])
-    asked = np.concatenate([np.zeros(0, np.int64), *(b for _, b in edges)])
+    asking = np.concatenate(
+        [
+            np.zeros(
+                0,
+                np.int64,
+            ),
+            *(a for a, _ in edges),
+        ]
+    )
+    asked = np.concatenate(
+        [
+            np.zeros(
+                0,
+                np.int64,
+            ),
+            *(b for _, b in edges),
+        ]
+    )
     levels = waiting_levels(space.n_rows(data), asking, asked)
     for row in np.flatnonzero(levels < 0)[:1]:
         where = f"{line}, instance {space.instances(data)[row]}"

@@ -142,7 +142,14 @@ def node(
         replicas=call.options["replicas"],
     )
     out: dict[int, Computed] = {}
-    for group, flow in zip(note.groups, payload_notes.compute(low.draft, note), strict=True):
+    for group, flow in zip(
+        note.groups,
+        payload_notes.compute(
+            low.draft,
+            note,
+        ),
+        strict=True,
+    ):
         out |= {i: Computed(flow, part) for part, i in enumerate(group)}
     return [out[i] for i in range(len(types))]
 

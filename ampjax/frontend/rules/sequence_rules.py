@@ -178,7 +178,12 @@ def numbers(
 def _numbers_in(space: IndexSpace) -> Elements:
     return Elements(
         space,
-        Static(Column(space, lambda data: space.numbers(data).astype(np.int32))),
+        Static(
+            Column(
+                space,
+                lambda data: space.numbers(data).astype(np.int32),
+            )
+        ),
     )
 
 
@@ -204,7 +209,12 @@ def length(
             "Carry a counter through the loop, and add 1 in each round.",
         )
     return [
-        Static(Column(sizes.space, lambda data: np.maximum(sizes.of(data), 0).astype(np.int32)))
+        Static(
+            Column(
+                sizes.space,
+                lambda data: np.maximum(sizes.of(data), 0).astype(np.int32),
+            )
+        )
     ]
 
 

@@ -705,7 +705,10 @@ def _to_other_roots(
 
     def make() -> Any:
         def to_each(s, i):
-            return s.replace(**dict.fromkeys(space.facts, 0), **{at: 0}).replace(**{side: -2 - i})
+            return s.replace(
+                **dict.fromkeys(space.facts, 0),
+                **{at: 0},
+            ).replace(**{side: -2 - i})
 
         copies = ragged_builders.flatmap(
             built_wire(start), lambda s: getattr(s, n_others), to_each, name=sent
@@ -752,7 +755,13 @@ def _to_children(
 
     def make() -> Any:
         def to_each(s, i):
-            return s.replace(**{up: getattr(s, at), side: i, at: 0})
+            return s.replace(
+                **{
+                    up: getattr(s, at),
+                    side: i,
+                    at: 0,
+                }
+            )
 
         copies = ragged_builders.flatmap(
             built_wire(flow), lambda s: getattr(s, n_children), to_each, name=sent

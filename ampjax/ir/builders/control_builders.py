@@ -35,7 +35,16 @@ def cond(
     Raises:
       GraphError: If the function does not work on the states.
     """
-    return current_graph().add(name, control_nodes.Cond(function, n), (wire,), n).outputs
+    return (
+        current_graph()
+        .add(
+            name,
+            control_nodes.Cond(function, n),
+            (wire,),
+            n,
+        )
+        .outputs
+    )
 
 
 def route_by(
@@ -200,4 +209,13 @@ def bcast(
     Returns:
       The `n` wires.
     """
-    return current_graph().add(name, control_nodes.Bcast(n), (wire,), n).outputs
+    return (
+        current_graph()
+        .add(
+            name,
+            control_nodes.Bcast(n),
+            (wire,),
+            n,
+        )
+        .outputs
+    )

@@ -93,7 +93,13 @@ class NodeBuilder:
             op = Loss(body, self.join)
         else:
             op = Compute(self.kind, body, self.outputs, self.join)
-        ports = tuple(port_names(self.body.apply, len(inputs), 1 if self.kind == "PPT" else 0))
+        ports = tuple(
+            port_names(
+                self.body.apply,
+                len(inputs),
+                1 if self.kind == "PPT" else 0,
+            )
+        )
         n_out = 0 if self.kind == "Loss" else self.outputs
         node = current_graph().add(
             self.name,

@@ -157,7 +157,16 @@ def distribute(
     Raises:
       GraphError: If the wire is not ragged, or `topology` is not the wire of a topology pump.
     """
-    return current_graph().add(name, ragged_nodes.Distribute(n), (wire, topology), n).outputs
+    return (
+        current_graph()
+        .add(
+            name,
+            ragged_nodes.Distribute(n),
+            (wire, topology),
+            n,
+        )
+        .outputs
+    )
 
 
 def collect(

@@ -119,7 +119,13 @@ class Group(ControlOp):
             fields = self.by
         else:
             fields = types[0].fields
-        return (replace(types[0], ragged=True, fields=tuple(f for f in fields if f != "instance")),)
+        return (
+            replace(
+                types[0],
+                ragged=True,
+                fields=tuple(f for f in fields if f != "instance"),
+            ),
+        )
 
 
 @dataclass(frozen=True)

@@ -130,4 +130,7 @@ def _content(
     """Describes the computation of some results of a jaxpr, and the arguments that they depend on."""
     jaxpr, used = partial_eval.dce_jaxpr(closed.jaxpr, wanted)
     constants = closed.consts if jaxpr.constvars else ()
-    return content(jaxpr, constants), tuple(place(i) for i, is_used in enumerate(used) if is_used)
+    return content(
+        jaxpr,
+        constants,
+    ), tuple(place(i) for i, is_used in enumerate(used) if is_used)

@@ -94,7 +94,13 @@ def scale_by_rotated_adam(
         leaves, structure = jax.tree.flatten(grads)
         updates_of_leaves = []
         for g, m, v, sides in zip(
-            leaves, *map(jax.tree.leaves, (state.mu, state.nu)), state.sides, strict=True
+            leaves,
+            *map(
+                jax.tree.leaves,
+                (state.mu, state.nu),
+            ),
+            state.sides,
+            strict=True,
         ):
             used = jnp.where(n_steps > 0, g, 0)
             mean = b1 * m + (1 - b1) * used
@@ -119,7 +125,15 @@ def _no_sides(param: jax.Array) -> Any:
         return ()
     result = []
     for n in param.shape:
-        result.append((jnp.zeros((n, n), param.dtype), jnp.eye(n, dtype=param.dtype)))
+        result.append(
+            (
+                jnp.zeros(
+                    (n, n),
+                    param.dtype,
+                ),
+                jnp.eye(n, dtype=param.dtype),
+            )
+        )
     return tuple(result)
 
 

@@ -59,6 +59,10 @@ def bounded_staleness(
             lambda u: jnp.where(is_fresh, u, jnp.zeros_like(u)),
             made,
         )
-        return made, jax.tree.map(lambda a, b: jnp.where(is_fresh, a, b), new, state)
+        return made, jax.tree.map(
+            lambda a, b: jnp.where(is_fresh, a, b),
+            new,
+            state,
+        )
 
     return transform(inner_tx.init, update)

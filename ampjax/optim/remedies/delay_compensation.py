@@ -98,9 +98,13 @@ def compensate_delay(
             state.history,
             params,
         )
-        age = jnp.round(jnp.clip(staleness_of("compensate_delay", staleness), 0, most)).astype(
-            jnp.int32
-        )
+        age = jnp.round(
+            jnp.clip(
+                staleness_of("compensate_delay", staleness),
+                0,
+                most,
+            )
+        ).astype(jnp.int32)
         stale = jax.tree.map(
             lambda kept: kept[(state.step - age) % (most + 1)],
             history,

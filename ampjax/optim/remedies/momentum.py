@@ -159,6 +159,11 @@ def scale_by_discounted_nadam(
             ahead = following * m / (1 - product * following) + (1 - now) * g / (1 - product)
             return (ahead / (jnp.sqrt(v / (1 - b2**count)) + eps)).astype(g.dtype)
 
-        return jax.tree.map(step, grads, mu, nu), DiscountedNadamState(count, product, mu, nu)
+        return jax.tree.map(step, grads, mu, nu), DiscountedNadamState(
+            count,
+            product,
+            mu,
+            nu,
+        )
 
     return transform(init, update)

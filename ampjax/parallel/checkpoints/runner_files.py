@@ -320,7 +320,13 @@ def read_whole(
     def as_leaves(path: str, tables: Sequence[Any]) -> list[Any]:
         result = []
         for table in tables:
-            result.append(from_table(table, np.shape(leaves[path]), axes.get(path, LEADING)))
+            result.append(
+                from_table(
+                    table,
+                    np.shape(leaves[path]),
+                    axes.get(path, LEADING),
+                )
+            )
         return result
 
     rows = {}
@@ -591,7 +597,12 @@ def _table_folders(chain: Mapping[Path, Sequence[str]], path: str) -> TableFolde
 
 def _describe_leaves(params: Tree, state: Tree) -> list[list[Any]]:
     """Describes every leaf by path, dtype and shape, in JSON's types."""
-    leaves = by_path(jax.tree.map(random_keys.data_of, {"params": params, "state": state}))
+    leaves = by_path(
+        jax.tree.map(
+            random_keys.data_of,
+            {"params": params, "state": state},
+        )
+    )
     result = []
     for path, data in leaves.items():
         result.append([path, str(data.dtype), list(data.shape)])

@@ -202,7 +202,14 @@ class Comparison:
                 self._sizes.at_least(name, len(unique.ids)),
             )
             stops = np.cumsum([len(each[name]) for each in ids])[:-1]
-            for inverse, positions in zip(inverses, np.split(unique.inverse, stops), strict=True):
+            for inverse, positions in zip(
+                inverses,
+                np.split(
+                    unique.inverse,
+                    stops,
+                ),
+                strict=True,
+            ):
                 inverse[name] = positions
         return rows, inverses
 
@@ -238,7 +245,13 @@ class _LossRun(NamedTuple):
     def replicas(self, place: tuple[float, float]) -> list[float]:
         """Each replica's loss."""
         result = []
-        for loss in np.asarray(_run(self.programs[1], *self.arguments[1], *place)):
+        for loss in np.asarray(
+            _run(
+                self.programs[1],
+                *self.arguments[1],
+                *place,
+            )
+        ):
             result.append(float(loss))
         return result
 
@@ -356,5 +369,9 @@ def _coarse_additions(jaxpr: Any) -> int:
 
 def _is_coarse(dtype: Any) -> bool:
     return bool(
-        jnp.issubdtype(dtype, jnp.inexact) and jnp.finfo(dtype).eps > jnp.finfo(jnp.float32).eps
+        jnp.issubdtype(
+            dtype,
+            jnp.inexact,
+        )
+        and jnp.finfo(dtype).eps > jnp.finfo(jnp.float32).eps
     )

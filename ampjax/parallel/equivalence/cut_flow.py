@@ -90,7 +90,17 @@ class CutFlow:
         if len(part.eqns) != len(whole.eqns) or len(constants) != len(others):
             return [None] * len(part.outvars)
         env: dict[Any, Value] = dict(zip(part.invars, cuts, strict=True))
-        env.update(zip(part.constvars, map(self._of_constant, constants, others), strict=True))
+        env.update(
+            zip(
+                part.constvars,
+                map(
+                    self._of_constant,
+                    constants,
+                    others,
+                ),
+                strict=True,
+            )
+        )
         alone = _batch_variables(part, of_batch)
         for small, large in zip(part.eqns, whole.eqns, strict=True):
             operands = list(zip(small.invars, large.invars, strict=True))
@@ -136,7 +146,16 @@ class CutFlow:
                 return constant(*(float(each.astype(np.float64)) for each in (part, whole)))
             return None
         axis = grown_axis(part.shape, whole.shape)
-        if axis is not None and part.shape[axis] == part.size and all(map(_counts, (part, whole))):
+        if (
+            axis is not None
+            and part.shape[axis] == part.size
+            and all(
+                map(
+                    _counts,
+                    (part, whole),
+                )
+            )
+        ):
             return Cut("place", axis=axis)
         cut = cut_of([part] * self.n, whole)
         is_zero = cut is not None and not part.any() and not whole.any()

@@ -248,7 +248,14 @@ class RowStates:
         """
         rule = self._rule(new.path)
         result = {}
-        for state, rows in zip(rule.state, first_states(new.values, rule), strict=True):
+        for state, rows in zip(
+            rule.state,
+            first_states(
+                new.values,
+                rule,
+            ),
+            strict=True,
+        ):
             leaf = np.array(leaves[state.name])
             leaf[new.ids] = rows
             result[state.name] = leaf

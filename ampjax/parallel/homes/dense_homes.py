@@ -387,9 +387,11 @@ def _sum(
     if not others:
         return first
     wide = np.result_type(first.dtype, np.float32)
-    return functools.reduce(np.add, others, first.astype(wide, copy=False)).astype(
-        first.dtype, copy=False
-    )
+    return functools.reduce(
+        np.add,
+        others,
+        first.astype(wide, copy=False),
+    ).astype(first.dtype, copy=False)
 
 
 def _on_host(tree: Tree) -> Tree:

@@ -252,7 +252,17 @@ def _row_home(
         n = plan.partitions[path]
         tables = []
         for server in servers:
-            tables.append(_table(setup, plan, path, rule, values, n, in_turn(server, n)))
+            tables.append(
+                _table(
+                    setup,
+                    plan,
+                    path,
+                    rule,
+                    values,
+                    n,
+                    in_turn(server, n),
+                )
+            )
         return RowsOnEveryMachine(path, tables, resources, setup.wire, servers)
     table = _table(
         setup,

@@ -85,5 +85,11 @@ def _arrays(match: re.Match[str]) -> list[Collective]:
         arrays = arrays[len(arrays) // 2 :]
     result = []
     for dtype, shape in arrays:
-        result.append(Collective(kind, dtype, tuple(int(n) for n in shape.split(",") if n)))
+        result.append(
+            Collective(
+                kind,
+                dtype,
+                tuple(int(n) for n in shape.split(",") if n),
+            )
+        )
     return result

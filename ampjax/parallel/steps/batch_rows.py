@@ -134,7 +134,16 @@ def rows_of_replicas(
         for path, of_table in each.items()
         for own in of_table
     )
-    return dict(zip(each, all_of([partial(distinct, path) for path in each], nbytes), strict=True))
+    return dict(
+        zip(
+            each,
+            all_of(
+                [partial(distinct, path) for path in each],
+                nbytes,
+            ),
+            strict=True,
+        )
+    )
 
 
 def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:

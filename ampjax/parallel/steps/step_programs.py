@@ -294,7 +294,15 @@ def _share(
 
 
 def _finite(loss: jax.Array, grads: Tree) -> jax.Array:
-    return jnp.stack([jnp.isfinite(loss), *map(_all_finite, jax.tree.leaves(grads))])
+    return jnp.stack(
+        [
+            jnp.isfinite(loss),
+            *map(
+                _all_finite,
+                jax.tree.leaves(grads),
+            ),
+        ]
+    )
 
 
 def _all_finite(leaf: jax.Array) -> jax.Array:

@@ -131,7 +131,15 @@ class Recoverer:
             ) as another:  # one of those that were started just now was lost, too
                 text = f"{text} Then {another}"
                 error = another
-        self.recoveries.append(Recovery(step, restored, text, noticed, time.monotonic() - start))
+        self.recoveries.append(
+            Recovery(
+                step,
+                restored,
+                text,
+                noticed,
+                time.monotonic() - start,
+            )
+        )
 
     def _take_again(self) -> int:
         """Goes back to the checkpoint, and repeats all steps since then. Returns the step at which the repetition began."""

@@ -78,6 +78,11 @@ def compile_alone(loss: SparseProgram, has_aux: bool, here: Device) -> ReplicaPr
     program = jax.jit(gradients(loss, has_aux))
 
     def run(dense: Tree, given: ReplicaInputs, batch: Tree) -> GradientResult:
-        return program(*jax.device_put((dense, given.rows, given.inverse, batch), here))
+        return program(
+            *jax.device_put(
+                (dense, given.rows, given.inverse, batch),
+                here,
+            )
+        )
 
     return ReplicaProgram(lambda params: params, run, np.asarray)

@@ -240,7 +240,14 @@ class Worker:
             pushes,
         )
         if go.params is not None:
-            done = done._replace(grads=list(map(entry, jax.tree.leaves(result.grads))))
+            done = done._replace(
+                grads=list(
+                    map(
+                        entry,
+                        jax.tree.leaves(result.grads),
+                    )
+                )
+            )
         if self._made.check_finite and not finite.all():
             return done
         try:

@@ -150,7 +150,15 @@ class WorkersStep(HomedStep):
             works = [None if is_known else deal.works[replica] for replica in replicas]
             goes = []
             for r in replicas:
-                goes.append(Go(deal.number, works[r], adopts, params[r], following is not None))
+                goes.append(
+                    Go(
+                        deal.number,
+                        works[r],
+                        adopts,
+                        params[r],
+                        following is not None,
+                    )
+                )
             self.group.tell_each(goes)
             if following is not None:
                 self._deal_ahead(following, deal)

@@ -175,7 +175,15 @@ class WorkerQueues:
         entered = self._seen[active, VIEW_COLUMNS.index(c.SINCE)] != lines[:, c.SINCE]
         changed = shown != self._seen[active]
         moved = changed[:, 1:].any(axis=1)
-        self._leave([*np.setdiff1d(self._own, active).tolist(), *active[entered].tolist()])
+        self._leave(
+            [
+                *np.setdiff1d(
+                    self._own,
+                    active,
+                ).tolist(),
+                *active[entered].tolist(),
+            ]
+        )
         self._own = active
         self._seen[active] = shown
         order = np.argsort(lines[:, c.SINCE])

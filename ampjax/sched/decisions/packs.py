@@ -88,9 +88,15 @@ def make_unpadded(rows: Sequence[np.ndarray]) -> np.ndarray:
     Returns:
       The pack, int32.
     """
-    return np.concatenate([np.array([len(section) for section in rows], np.int32), *rows]).astype(
-        np.int32
-    )
+    return np.concatenate(
+        [
+            np.array(
+                [len(section) for section in rows],
+                np.int32,
+            ),
+            *rows,
+        ]
+    ).astype(np.int32)
 
 
 def make_padded(

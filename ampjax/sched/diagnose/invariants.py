@@ -88,7 +88,11 @@ def _queues(s: Snapshot, messages: MessagesInFlight) -> Iterator[InvariantError]
 def _inputs(s: Snapshot, messages: MessagesInFlight) -> Iterator[InvariantError]:
     """Checks that each message lacks the inputs whose producers have not travelled on, and is marked when travelling on."""
     consumer, _, _ = messages.inputs
-    missing = np.bincount(consumer, messages.missing, len(messages.lines)).astype(np.int64)
+    missing = np.bincount(
+        consumer,
+        messages.missing,
+        len(messages.lines),
+    ).astype(np.int64)
     missing[(messages.kind != c.ENDS) & ~np.isin(messages.phase, NOT_TRAVELLED)] = c.TRAVELLED
     yield from _differing(s, messages, missing, messages.n_missing, "inputs that are missing")
 
@@ -100,7 +104,11 @@ def _gradients(s: Snapshot, messages: MessagesInFlight) -> Iterator[InvariantErr
     answered |= (
         ~messages.trains & (messages.phase == AWAITS_GRADIENTS) & (messages.kind != c.GROUPS)
     )  # inference answers on the way forth
-    n_answers = np.bincount(producer, answered[consumer], len(messages.lines)).astype(np.int64)
+    n_answers = np.bincount(
+        producer,
+        answered[consumer],
+        len(messages.lines),
+    ).astype(np.int64)
     owed = s.tables.lines[messages.lines, c.OWED] - n_answers
     yield from _differing(s, messages, owed, messages.n_owed, "gradients that are owed")
 
@@ -108,7 +116,11 @@ def _gradients(s: Snapshot, messages: MessagesInFlight) -> Iterator[InvariantErr
 def _alive(s: Snapshot, messages: MessagesInFlight) -> Iterator[InvariantError]:
     """Checks that an instance is in flight as long as some of its messages with rows are."""
     alive = (messages.kind != c.ENDS) & (messages.phase != LIFE_OVER)
-    counted = np.bincount(messages.handle, alive, len(s.tables.instances)).astype(np.int64)
+    counted = np.bincount(
+        messages.handle,
+        alive,
+        len(s.tables.instances),
+    ).astype(np.int64)
     for i in messages.handles.tolist():
         alive = int(s.tables.instances[i, c.N_ALIVE])
         name = f"instance {s.tables.instances[i, c.ID]}"
@@ -155,7 +167,10 @@ def _slots(s: Snapshot, messages: MessagesInFlight) -> Iterator[InvariantError]:
             taken[t.stages[number, c.ARENA + o]].append(t.slots[spread(first, sizes)])
     for arena, parts in enumerate(taken):
         every = np.sort(np.concatenate(parts))
-        if not np.array_equal(every, np.arange(1, s.capacities[arena] + 1)):
+        if not np.array_equal(
+            every,
+            np.arange(1, s.capacities[arena] + 1),
+        ):
             yield _law_error(
                 f"arena {arena}",
                 f"each of {s.capacities[arena]} slots free or one row's",

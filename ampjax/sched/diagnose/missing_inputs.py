@@ -76,7 +76,12 @@ def find_lacking(s: Snapshot, messages: MessagesInFlight) -> list[Lacking]:
             number[begin:end][lacks],
             number[begin:end][~lacks],
         )
-        lacking.append(Lacking(one, tuple(producer[begin:end][lacks].tolist())))
+        lacking.append(
+            Lacking(
+                one,
+                tuple(producer[begin:end][lacks].tolist()),
+            )
+        )
     return lacking
 
 

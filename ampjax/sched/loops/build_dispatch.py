@@ -66,7 +66,14 @@ def decide(
             q = choose(t, worker, policy, spare)
         decided[n, c.QUEUE] = q
         # Nothing to do, or no room: the reason is in the line already.
-        if q < 0 or not try_build(t, q, spare, decided[n], pack[at:], due[n_due:]):
+        if q < 0 or not try_build(
+            t,
+            q,
+            spare,
+            decided[n],
+            pack[at:],
+            due[n_due:],
+        ):
             return n
         decided[n, c.PACK] = at
         decided[n, c.DUE] = n_due
@@ -76,7 +83,11 @@ def decide(
         # What is done as soon as it is decided travels on at once, and the next dispatch may take
         # it.
         elif ahead:
-            goes_on = not travel(t, pack[at : at + decided[n, c.N_MESSAGES]], q % c.N_DIRECTIONS)
+            goes_on = not travel(
+                t,
+                pack[at : at + decided[n, c.N_MESSAGES]],
+                q % c.N_DIRECTIONS,
+            )
         # Where replicas meet at an update, the caller averages them first.
         for k in range(n_due, n_due + decided[n, c.N_DUE]):
             goes_on = goes_on and t.nodes[due[k, 0], c.MEETS] == 0
@@ -116,7 +127,14 @@ def try_build(t, q, spare, decision, pack, due):
     # Messages of one dispatch share weights, and what is dropped, so those like the first go before
     # the others.
     if direction == c.BACKWARD and (
-        t.stages[stage, c.STASHES] or (t.stages[stage, c.DROPS] and differ(t, q))
+        t.stages[stage, c.STASHES]
+        or (
+            t.stages[stage, c.DROPS]
+            and differ(
+                t,
+                q,
+            )
+        )
     ):
         most = put_alike_first(t, q)
     # How many fit. Nothing is taken from the queue before all of it is known to have room.

@@ -116,7 +116,11 @@ def list_ready(worker, spare, queues, *tables):
     t = Tables(*tables)
     n = 0
     for k in range(t.active[worker, c.N_ACTIVE]):
-        if has_room(t, np.int64(t.active[worker, c.QUEUES + k]), spare):
+        if has_room(
+            t,
+            np.int64(t.active[worker, c.QUEUES + k]),
+            spare,
+        ):
             queues[n] = t.active[worker, c.QUEUES + k]
             n += 1
     return n

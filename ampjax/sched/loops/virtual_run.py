@@ -113,7 +113,14 @@ def advance(
                 decided[n, c.QUEUE] = c.LINKS_FULL
                 return n
         # A reason why there is no dispatch is in the line already.
-        if not try_build(t, q, spare, decided[n], pack[at:], due[n_due:]):
+        if not try_build(
+            t,
+            q,
+            spare,
+            decided[n],
+            pack[at:],
+            due[n_due:],
+        ):
             return n
         # The dispatch is decided: what it costs says when it ends.
         decided[n, c.PACK] = at
@@ -281,7 +288,11 @@ def begin_dispatch(moments, workers, worker, decision, first, costs):
     workers[c.RUNS_MESSAGES, worker] = decision[c.N_MESSAGES]
     k = moments[c.N_BUSY]
     # Up from the heap's end, past parents that end later.
-    while k > 0 and ends_before(workers, worker, workers[c.HEAP, (k - 1) // 2]):
+    while k > 0 and ends_before(
+        workers,
+        worker,
+        workers[c.HEAP, (k - 1) // 2],
+    ):
         workers[c.HEAP, k] = workers[c.HEAP, (k - 1) // 2]
         k = (k - 1) // 2
     workers[c.HEAP, k] = worker

@@ -171,7 +171,15 @@ class GrowthWriter:
             t.lines[different, c.FIRST_OUTPUT].astype(np.int64),
             before,
         )
-        of = np.concatenate([np.repeat(np.arange(len(different)), before), of_line])
+        of = np.concatenate(
+            [
+                np.repeat(
+                    np.arange(len(different)),
+                    before,
+                ),
+                of_line,
+            ]
+        )
         to = np.concatenate([t.outputs[old, c.CONSUMER], growth.out_to])
         ranks = np.concatenate([t.outputs[old, c.RANK], growth.out_rank])
         order = np.lexsort((ranks, of))

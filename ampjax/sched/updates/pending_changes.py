@@ -100,7 +100,10 @@ class PendingChanges:
                 joint.setdefault(self._group_of[name], []).append(update)
                 continue
             worker = self._replicas.flushed_by.get(name, self._worker_of[name])
-            by_worker.setdefault(worker, []).extend((update, *self._replicas.after(name)))
+            by_worker.setdefault(
+                worker,
+                [],
+            ).extend((update, *self._replicas.after(name)))
         for group, updates in joint.items():
             by_worker.setdefault(self._worker_of[updates[0].node], []).append(
                 _together(group, updates, examples)

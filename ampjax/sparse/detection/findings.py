@@ -102,7 +102,13 @@ def union(values: Iterable[Any]) -> Deps:
 def origins_of_rows(view: TableView) -> Deps:
     """Collects the origins of a view's rows: the tables, and the origins of arrays among them."""
     arrays = (s.value for s in view.segments if s.leaf is None)
-    return union([view.leaves, *arrays, *(write.values for write in view.writes)])
+    return union(
+        [
+            view.leaves,
+            *arrays,
+            *(write.values for write in view.writes),
+        ]
+    )
 
 
 def origins_of_choice(view: TableView) -> Deps:

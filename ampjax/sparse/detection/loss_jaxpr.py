@@ -203,7 +203,10 @@ def _has_aux(out: Any) -> bool:
     """
     has_aux = isinstance(out, tuple) and len(out) == 2
     loss: Any = out[0] if has_aux else out
-    if getattr(loss, "shape", None) != () or not jnp.issubdtype(loss.dtype, jnp.floating):
+    if getattr(loss, "shape", None) != () or not jnp.issubdtype(
+        loss.dtype,
+        jnp.floating,
+    ):
         got = primitives.shape_text(loss) if hasattr(loss, "dtype") else type(loss).__name__
         raise SettingsError(
             "loss_fn(params, batch)",

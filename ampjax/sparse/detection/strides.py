@@ -137,7 +137,11 @@ def reshape(
         kinds = {strides[a] is None for a in before}
         inner = strides[before[-1]]
         if len(kinds) > 1 or (
-            inner is not None and not is_one_line([(strides[a], old[a]) for a in before], inner)
+            inner is not None
+            and not is_one_line(
+                [(strides[a], old[a]) for a in before],
+                inner,
+            )
         ):
             return None
         for a in reversed(after):

@@ -125,7 +125,14 @@ class TableFlow:
             return self._opaque(eqn, ins, place)
         view, *others = ins
         if isinstance(view, TableView) and reads.is_read(eqn, view):
-            return [self._read(eqn, view, [self._all_used([v], eqn, place) for v in others], place)]
+            return [
+                self._read(
+                    eqn,
+                    view,
+                    [self._all_used([v], eqn, place) for v in others],
+                    place,
+                )
+            ]
         moved = table_views.views_of_results(eqn, ins)
         if moved is None and isinstance(view, TableView) and eqn.primitive is prim.scatter_p:
             written = reads.write_rows(

@@ -162,7 +162,14 @@ def whole_table(
             *(n for a, n in enumerate(shape) if a not in axes),
         )
     return TableView(
-        (Segment(leaf, first, math.prod(shape[a] for a in axes), rows),),
+        (
+            Segment(
+                leaf,
+                first,
+                math.prod(shape[a] for a in axes),
+                rows,
+            ),
+        ),
         (),
         strides.in_one_line(sizes),
     )
@@ -304,12 +311,24 @@ def _split(eqn: Any, view: TableView) -> list[TableView | None]:
     """Several parts along one axis; of one each, without that axis, if the array is unstacked."""
     shape = eqn.invars[0].aval.shape
     axis = eqn.params["axis"]
-    stops = list(itertools.accumulate(eqn.params.get("sizes", [1] * shape[axis])))
+    stops = list(
+        itertools.accumulate(
+            eqn.params.get(
+                "sizes",
+                [1] * shape[axis],
+            )
+        )
+    )
     every = [slice(0, n, 1) for n in shape]
     spans = (slice(start, stop, 1) for start, stop in itertools.pairwise([0, *stops]))
     parts = []
     for span in spans:
-        parts.append(_cut(view, [*every[:axis], span, *every[axis + 1 :]]))
+        parts.append(
+            _cut(
+                view,
+                [*every[:axis], span, *every[axis + 1 :]],
+            )
+        )
     if eqn.primitive.name == "unstack":
         return [part and _drop_axes(part, [axis]) for part in parts]
     return parts
@@ -374,7 +393,15 @@ def _join_views(eqn: Any, operands: Sequence[Any]) -> TableView | None:
         return None
     lines = []
     for v, shape in parts:
-        lines.append(_line(v, shape) if isinstance(v, TableView) else _array(v, shape, axes))
+        lines.append(
+            _line(v, shape)
+            if isinstance(v, TableView)
+            else _array(
+                v,
+                shape,
+                axes,
+            )
+        )
     return _in_one_line(lines, eqn, axes, axis)
 
 
@@ -427,7 +454,19 @@ def _pad(eqn: Any, view: TableView, value: Any) -> TableView | None:
     each = math.prod(shape[a] for a in axes if a != axis)
     edges = []
     for n in (before, after):
-        edges.append(((Segment(None, 0, n * each, value),), ()))
+        edges.append(
+            (
+                (
+                    Segment(
+                        None,
+                        0,
+                        n * each,
+                        value,
+                    ),
+                ),
+                (),
+            )
+        )
     return _in_one_line(
         [edges[0], _line(view, shape), edges[1]],
         eqn,

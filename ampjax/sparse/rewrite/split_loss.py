@@ -145,7 +145,15 @@ class SplitLoss:
         for site in self._reads_of[table]:
             shape = self.shapes[site]
             stop = start + math.prod(shape)
-            parts.append((site, jnp.asarray(inverse[start:stop], jnp.int32).reshape(shape)))
+            parts.append(
+                (
+                    site,
+                    jnp.asarray(
+                        inverse[start:stop],
+                        jnp.int32,
+                    ).reshape(shape),
+                )
+            )
             start = stop
         return parts
 

@@ -69,7 +69,10 @@ class GradientBuffer:
         dtype = self._types.dtype
         for partition, by_client in self._received.items():
             parts = [part for _, part in sorted(by_client.items())]
-            if len(parts) > 1 or not np.can_cast(parts[0][1].dtype, dtype):
+            if len(parts) > 1 or not np.can_cast(
+                parts[0][1].dtype,
+                dtype,
+            ):
                 local, grads = sum_duplicates(
                     *(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
                 )

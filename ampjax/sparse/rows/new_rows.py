@@ -68,7 +68,10 @@ def first_states(rows: np.ndarray, rule: RowRule) -> list[np.ndarray]:
       The states, `[n, ...]` each, in the rule's order.
     """
     # Few shapes, few compilations: the last row fills what is left.
-    padded = np.empty((padded_size(len(rows)), *rows.shape[1:]), rows.dtype)
+    padded = np.empty(
+        (padded_size(len(rows)), *rows.shape[1:]),
+        rows.dtype,
+    )
     padded[: len(rows)] = rows
     padded[len(rows) :] = rows[-1]
     return [state[: len(rows)] for state in kernels_for(rule).init(padded)]

@@ -219,7 +219,10 @@ class Selection:
     @cached_property
     def ends(self) -> list[int]:
         """The end of each partition's rows."""
-        return np.cumsum([len(local) for _, local in self.parts], dtype=np.int64).tolist()
+        return np.cumsum(
+            [len(local) for _, local in self.parts],
+            dtype=np.int64,
+        ).tolist()
 
     def __len__(self) -> int:
         return self.ends[-1] if self.parts else 0

@@ -59,7 +59,21 @@ class PartitionLayout:
             small = np.int64
         if self.n_partitions == 1:  # nothing to sort
             n = len(row_ids)
-            return np.arange(n), [(0, slice(0, n))] if n else [], row_ids.astype(small)
+            return (
+                np.arange(n),
+                [
+                    (
+                        0,
+                        slice(
+                            0,
+                            n,
+                        ),
+                    )
+                ]
+                if n
+                else [],
+                row_ids.astype(small),
+            )
         local, partition = np.divmod(row_ids, self.n_partitions)
         order = np.argsort(partition, kind="stable")
         ends = np.cumsum(np.bincount(partition, minlength=self.n_partitions)).tolist()
@@ -131,7 +145,10 @@ def place_evenly(
     """
     load = list(load) or [0] * n_servers
     result = [0] * len(sizes)
-    for part in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+    for part in sorted(
+        range(len(sizes)),
+        key=lambda i: -sizes[i],
+    ):
         result[part] = min(
             range(n_servers),
             key=lambda s: load[s],

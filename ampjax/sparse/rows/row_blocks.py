@@ -31,7 +31,12 @@ def of_values(values: Any, kernels: RowKernels) -> Iterator[Block]:
       TableError: If a value is not finite.
     """
     for start, stop in ranges(
-        0, values.shape[0], row_bytes(values.shape[1:], np.dtype(values.dtype))
+        0,
+        values.shape[0],
+        row_bytes(
+            values.shape[1:],
+            np.dtype(values.dtype),
+        ),
     ):
         rows = check_finite(
             np.array(values[start:stop]),
@@ -51,7 +56,11 @@ def of_arrays(
       arrays: Parameters, then states, `[n_rows, ...]` each.
       first: The number of the first of these rows.
     """
-    for start, stop in ranges(0, len(arrays[0]), row_bytes(arrays[0].shape[1:], arrays[0].dtype)):
+    for start, stop in ranges(
+        0,
+        len(arrays[0]),
+        row_bytes(arrays[0].shape[1:], arrays[0].dtype),
+    ):
         yield first + start, [np.asarray(array[start:stop]) for array in arrays]
 
 

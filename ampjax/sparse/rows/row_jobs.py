@@ -65,7 +65,14 @@ class JobPool:
         """
         sizes = [grads.nbytes for _, grads in work.values()]
         groups: dict[int, dict[int, slice]] = {}
-        for p, thread in zip(work, place_evenly(sizes, self._n_jobs(sum(sizes))), strict=True):
+        for p, thread in zip(
+            work,
+            place_evenly(
+                sizes,
+                self._n_jobs(sum(sizes)),
+            ),
+            strict=True,
+        ):
             groups.setdefault(thread, {})[p] = slice(None)
         result = []
         for _, span in sorted(groups.items()):

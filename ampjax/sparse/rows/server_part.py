@@ -251,7 +251,12 @@ class ServerPart:
         Returns:
           For each piece the reductions, in the order of the rule's.
         """
-        jobs = self._jobs.cut_between_partitions(self.rows(update)) or [RowJob(Selection(()), ())]
+        jobs = self._jobs.cut_between_partitions(self.rows(update)) or [
+            RowJob(
+                Selection(()),
+                (),
+            )
+        ]
         of_jobs = [self._parameters(job.rows) for job in jobs]
         touched = np.bincount(
             np.concatenate(of_jobs),

@@ -45,7 +45,12 @@ class SharedHistory:
             arrays = [np.asarray(value) for value in shared]
             values = []
             for array in arrays:
-                values.append(np.zeros((2 * self.max_lag, *array.shape), array.dtype))
+                values.append(
+                    np.zeros(
+                        (2 * self.max_lag, *array.shape),
+                        array.dtype,
+                    )
+                )
             self.values = values
 
     def append(self, shared: Sequence[Any]) -> None:

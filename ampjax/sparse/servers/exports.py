@@ -66,7 +66,10 @@ def _export_function(
     shapes: Shapes,
     settings: tuple[tuple[str, Any], ...],
 ) -> ExportedFunction:
-    program = export.export(jitted_functions(rule)[name], platforms=("cpu",))(*shapes)
+    program = export.export(
+        jitted_functions(rule)[name],
+        platforms=("cpu",),
+    )(*shapes)
     # Not `serialize`, which needs one more package for what both ends, of one version, can do without. Nobody differentiates it.
     fields = {field.name: getattr(program, field.name) for field in dataclasses.fields(program)} | {
         "_get_vjp": None

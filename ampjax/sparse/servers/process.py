@@ -187,7 +187,12 @@ class ServerProcess:
         self._export(rules, request)
 
     def _export(self, rules: Sequence[RowRule], request: FunctionRequest) -> None:
-        self._host.channel.send(TREES.pack("export", _export(rules[request.rule], request)))
+        self._host.channel.send(
+            TREES.pack(
+                "export",
+                _export(rules[request.rule], request),
+            )
+        )
 
     def _receive(self, method: str) -> FunctionRequest | ServerAnswer:
         """Waits for the server's next message."""

@@ -126,7 +126,12 @@ class PendingUpdate:
         """
         shards = self._shards
         ids = [np.zeros(0, np.int64)]
-        grads = [np.zeros((0, *shards.connection.rule.shape), shards.wire)]
+        grads = [
+            np.zeros(
+                (0, *shards.connection.rule.shape),
+                shards.wire,
+            )
+        ]
         with shards.connection.lock:
             for p, (local, rows) in self._read("send", shards.wire).items():
                 shards.client.count(p, local, pulled=rows)

@@ -345,7 +345,12 @@ class Table:
         with self._connection.lock:
             self._shards.settle()
             end = first + len(states[0])
-            for start, (rows, *_) in self._shards.blocks(first, end, 1, stored=True):
+            for start, (rows, *_) in self._shards.blocks(
+                first,
+                end,
+                1,
+                stored=True,
+            ):
                 own = slice(start - first, start - first + len(rows))
                 block = start, [rows, *[state[own] for state in states]]
                 self._shards.fill([block], stored=True)

@@ -309,7 +309,11 @@ class Shards:
         types = self.stored_arrays
         arrays = (types + ([((), np.dtype(np.int64))] if self._has_counts else []))[:n_arrays]
         end = self.layout.n_rows if end is None else end
-        for start, stop in row_blocks.ranges(first, end, row_blocks.row_bytes(*arrays[0])):
+        for start, stop in row_blocks.ranges(
+            first,
+            end,
+            row_blocks.row_bytes(*arrays[0]),
+        ):
             block = []
             for shape, dtype in arrays:
                 block.append(np.empty((stop - start, *shape), dtype))

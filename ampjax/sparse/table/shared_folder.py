@@ -198,7 +198,14 @@ class SharedFolder:
     def _noted(self, process: int) -> np.ndarray:
         """The rows that a process has noted."""
         path = self.path / f"{process}.writing"
-        numbers = np.frombuffer(path.read_bytes(), _COUNT) if path.exists() else np.zeros(0, _COUNT)
+        numbers = (
+            np.frombuffer(
+                path.read_bytes(),
+                _COUNT,
+            )
+            if path.exists()
+            else np.zeros(0, _COUNT)
+        )
         return numbers[1 : 1 + numbers[0]] if len(numbers) else numbers
 
     def _clear(self, note: int) -> None:

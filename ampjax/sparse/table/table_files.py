@@ -223,7 +223,12 @@ def _write(
     }
     written = folder / f"{stem}-manifest.bin"
     with written.open("wb") as file:
-        file.write(json.dumps(body | {"sha256": _digest(body)}, indent=1).encode())
+        file.write(
+            json.dumps(
+                body | {"sha256": _digest(body)},
+                indent=1,
+            ).encode()
+        )
         _sync(file)
     os.replace(written, folder / MANIFEST)
     sync_folder(folder)

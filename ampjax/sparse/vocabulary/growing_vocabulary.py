@@ -320,7 +320,11 @@ class Vocabulary:
         candidates = saved.candidates
         result._counts = counts
         result._codes = None if saved.texts is None else StringCodes(saved.texts)
-        result._ids.known.restore(saved.known[:, 0], saved.known[:, 1:], saved.free)
+        result._ids.known.restore(
+            saved.known[:, 0],
+            saved.known[:, 1:],
+            saved.free,
+        )
         result._ids.candidates.restore(
             np.arange(len(candidates)),
             candidates[:, 1:],

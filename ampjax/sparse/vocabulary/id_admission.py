@@ -144,7 +144,10 @@ class IdAdmission:
         """
         max_age = self.settings.max_age
         if max_age is None:
-            return np.empty((0, 2), np.int64), np.empty(0, np.int64)
+            return np.empty(
+                (0, 2),
+                np.int64,
+            ), np.empty(0, np.int64)
         aged = self.known.drop_older(step - max_age)
         outdated = self.candidates.drop_older(step - max_age)
         aged_ids = self.known.arrays.lines[aged, ID]

@@ -57,7 +57,14 @@ class BatchLosses:
         for train, sums in self._sums.items():
             for name, pair in sums.items():
                 held = np.asarray(pair)
-                result.append([train, name, str(held.dtype), held.tobytes().hex()])
+                result.append(
+                    [
+                        train,
+                        name,
+                        str(held.dtype),
+                        held.tobytes().hex(),
+                    ]
+                )
         return result
 
     def resume(self, state: Sequence[Sequence[Any]]) -> None:

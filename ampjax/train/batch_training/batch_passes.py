@@ -195,7 +195,10 @@ class BatchPasses:
 
     def _round(self, seeds: RowSeeds) -> tuple[int, np.ndarray]:
         """Returns the seed, and the numbers of the epoch and of the round, from which the round's random numbers come."""
-        return seeds.seed, np.array([seeds.epoch, self._counts.n_rounds], np.uint32)
+        return seeds.seed, np.array(
+            [seeds.epoch, self._counts.n_rounds],
+            np.uint32,
+        )
 
     def predictions(
         self, outputs: BatchOutputs, sinks: Mapping[str, Node]

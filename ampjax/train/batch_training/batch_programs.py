@@ -52,7 +52,11 @@ class BatchPrograms:
           The sums of losses and metrics.
         """
         with uninterrupted():  # what is donated is gone, so what comes in its place must be kept
-            trained, unread, states, sums = self._step(batch, (self._root(seed), place), self._held)
+            trained, unread, states, sums = self._step(
+                batch,
+                (self._root(seed), place),
+                self._held,
+            )
             store = self.store
             for role, tree in trained.items():
                 store.params[self.names[role]] = tree
@@ -72,7 +76,13 @@ class BatchPrograms:
             self._held,
         )
         place = np.zeros(2, np.uint32)
-        jax.block_until_ready(self._step(batch, (jax.random.key(0), place), copies))
+        jax.block_until_ready(
+            self._step(
+                batch,
+                (jax.random.key(0), place),
+                copies,
+            )
+        )
 
     def losses(self, batch: Batch) -> Sums:
         """The sums of losses and metrics of a batch, without a step.
@@ -308,4 +318,12 @@ def _total(batch: Batch, values: Any) -> Any:
 
 
 def _pair(first: Any, second: Any) -> Any:
-    return jnp.stack([jnp.asarray(first, float), jnp.asarray(second, float)])
+    return jnp.stack(
+        [
+            jnp.asarray(first, float),
+            jnp.asarray(
+                second,
+                float,
+            ),
+        ]
+    )

@@ -257,7 +257,17 @@ def _groups(
     if shared and (
         is_whole or is_copied or graph.unread or not is_separable(default, form, shared)
     ):
-        groups.append(_group(ALL_NODES, default, form, roles, shared, settings, dict(graph.unread)))
+        groups.append(
+            _group(
+                ALL_NODES,
+                default,
+                form,
+                roles,
+                shared,
+                settings,
+                dict(graph.unread),
+            )
+        )
     for role, nodes in roles.items():
         is_own = role not in shared and role not in frozen and nodes[0].table is None
         if is_own and (is_whole or len(nodes) > 1):
@@ -284,7 +294,15 @@ def _own_group(
         structure,
         ((role, tuple(range(structure.num_leaves)), structure),),
     )
-    return _group(role, own, alone, roles, {role: trainable(tree)}, settings, {})
+    return _group(
+        role,
+        own,
+        alone,
+        roles,
+        {role: trainable(tree)},
+        settings,
+        {},
+    )
 
 
 def _without_delays(

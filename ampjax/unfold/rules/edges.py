@@ -115,7 +115,15 @@ class DispatchEdges:
             message * len(sent.totals) + edge_type,
             minlength=n * len(sent.totals),
         )
-        return np.column_stack([by_type.reshape(n, -1), self.counts.sum(axis=1)])
+        return np.column_stack(
+            [
+                by_type.reshape(
+                    n,
+                    -1,
+                ),
+                self.counts.sum(axis=1),
+            ]
+        )
 
 
 class EdgeIndex:

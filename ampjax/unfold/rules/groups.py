@@ -83,7 +83,11 @@ class Groups:
         if port == 1 or not self._op.opened:
             where = f"{self._where}, size"
             state = State(states, self._layout, self._fields[port])
-            sizes = column(where, apply(where, self._op.size, state), len(messages)).tolist()
+            sizes = column(
+                where,
+                apply(where, self._op.size, state),
+                len(messages),
+            ).tolist()
         closed = []
         keys = self._keys.values(states, self._fields[port])
         for i, (key, message) in enumerate(
@@ -127,9 +131,10 @@ class Groups:
             [message for _, message in group.members],
             np.int64,
         )
-        states = np.array([state for state, _ in group.members], np.int64).reshape(
-            len(messages), self._layout.width
-        )
+        states = np.array(
+            [state for state, _ in group.members],
+            np.int64,
+        ).reshape(len(messages), self._layout.width)
         # Rows stand in the order that the user asked for, or else by state: not by arrival, which
         # depends on the schedule.
         if self._op.order is not None and len(messages):

@@ -127,7 +127,10 @@ class JoinTable:
         # A dictionary's numbers are used again. Other numbers are fixed by the key.
         if self._keys.in_dictionary:
             self._keys.forget(self._keys.values(states, self._fields[port]))
-        return states if port == 0 else self._states.take(self._place.take(numbers), axis=0), inputs
+        return states if port == 0 else self._states.take(
+            self._place.take(numbers),
+            axis=0,
+        ), inputs
 
     def pending(self) -> list[tuple[int, np.ndarray, int]]:
         """Lists the messages that wait.

@@ -261,8 +261,14 @@ def _ends(arrows: list[Arrow]) -> list[Route]:
     starts: dict[int, list[tuple[float, int]]] = {}
     ends: dict[int, list[tuple[float, int]]] = {}
     for i, (places, _) in enumerate(arrows):
-        starts.setdefault(id(places[0]), []).append((places[1].x, i))
-        ends.setdefault(id(places[-1]), []).append((places[-2].x, i))
+        starts.setdefault(
+            id(places[0]),
+            [],
+        ).append((places[1].x, i))
+        ends.setdefault(
+            id(places[-1]),
+            [],
+        ).append((places[-2].x, i))
     routes = []
     for i, (places, back) in enumerate(arrows):
         first = _share(

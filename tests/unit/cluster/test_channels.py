@@ -144,7 +144,14 @@ def test_a_message_larger_than_the_window_goes_alone(pair):
 def test_what_has_not_come_in_time_is_none_and_a_closed_end_is_an_error(pair):
     with pair() as (a, b, _):
         a.send(rows(3))
-        assert is_right(b.receive(5), 3) and b.receive(0.01) is None and not b.is_ready()
+        assert (
+            is_right(
+                b.receive(5),
+                3,
+            )
+            and b.receive(0.01) is None
+            and not b.is_ready()
+        )
         a.send(rows(4))
         a.close()
         assert is_right(b.receive(5), 4)
@@ -158,7 +165,10 @@ def test_one_of_several_channels_is_ready(pair):
     with pair() as (a, b, _), pair() as (c, d, _):
         assert wait_any([b, d], 0.01) == []
         c.send(rows(1))
-        assert wait_any([b, d], 5) == [d] and is_right(d.receive(0), 1)
+        assert wait_any([b, d], 5) == [d] and is_right(
+            d.receive(0),
+            1,
+        )
         thread = threading.Timer(0.05, a.send, [rows(2)])
         thread.start()
         assert wait_any([b, d], 5) == [b]

@@ -54,7 +54,13 @@ def test_one_damaged_record_is_an_error_for_who_gets_it(damaged, text):
         assert b.receive(10).kind == "whole"
         intruder.send(damaged)
         for i in range(9):
-            a.send(Message("m", (i,), arrays=(np.zeros(40_000, np.uint8),)))
+            a.send(
+                Message(
+                    "m",
+                    (i,),
+                    arrays=(np.zeros(40_000, np.uint8),),
+                )
+            )
         with pytest.raises(WireError, match="b, channel to a: expected messages of this run") as e:
             while b.receive(5) is not None:
                 pass
@@ -71,7 +77,14 @@ def test_a_message_that_is_not_the_next_one_is_an_error(epoch, sequence):
         a.send(Message("whole"))
         assert b.receive(10).kind == "whole"
         (frame,) = encode(Message("m"), epoch, sequence)
-        intruder.send(record(0, 1, (-1, len(frame)), more=frame + bytes(-len(frame) % 16)))
+        intruder.send(
+            record(
+                0,
+                1,
+                (-1, len(frame)),
+                more=frame + bytes(-len(frame) % 16),
+            )
+        )
         with pytest.raises(
             WireError,
             match=f"got message {sequence} of epoch {epoch}, .* where message 2 of epoch 0",
@@ -149,7 +162,14 @@ def test_to_close_takes_one_time_for_all_that_read_nothing(monkeypatch):
     monkeypatch.setattr(zmq_wire, "LINGER_S", 0.6)
     wires = []
     for name in "ab":
-        wires.append(Wire(name, None, window=Window(99, 1 << 30), patience=Patience(30.0, 5.0)))
+        wires.append(
+            Wire(
+                name,
+                None,
+                window=Window(99, 1 << 30),
+                patience=Patience(30.0, 5.0),
+            )
+        )
     ends = [(near := wires[0].listen("b"), wires[1].connect("a", near.address)) for _ in range(3)]
     for pair_of_ends in ends:
         for end, endpoint in zip(pair_of_ends, local_endpoints(), strict=True):
@@ -158,7 +178,12 @@ def test_to_close_takes_one_time_for_all_that_read_nothing(monkeypatch):
         assert pair_of_ends[1].receive(10).kind == "m"
         pair_of_ends[1]._turn.acquire()  # it reads nothing more
         for _ in range(5):
-            pair_of_ends[0].send(Message("m", arrays=(np.zeros(RING_BYTES // 4 + 1, np.uint8),)))
+            pair_of_ends[0].send(
+                Message(
+                    "m",
+                    arrays=(np.zeros(RING_BYTES // 4 + 1, np.uint8),),
+                )
+            )
     start = time.monotonic()
     closing = threading.Thread(target=wires[0].close)
     closing.start()

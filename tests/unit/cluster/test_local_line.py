@@ -33,7 +33,13 @@ pytestmark = [needs_local, pytest.mark.usefixtures("few_objects")]
 
 @settings(max_examples=examples(200), deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from(["put", "take", "tell"]), st.integers(1, 700)), max_size=60)
+    st.lists(
+        st.tuples(
+            st.sampled_from(["put", "take", "tell"]),
+            st.integers(1, 700),
+        ),
+        max_size=60,
+    )
 )
 @example([("put", 385), ("take", 1), ("tell", 1), ("put", 577)])
 def test_what_is_read_from_a_ring_is_what_was_written(steps):
@@ -166,9 +172,21 @@ SIZES = [
 def test_messages_of_every_size_both_ways_at_once():
     def messages(seed):
         rng = np.random.default_rng(seed)
-        yield Message("many", arrays=tuple(np.full(n % 900, n, np.int64) for n in range(300)))
+        yield Message(
+            "many",
+            arrays=tuple(np.full(n % 900, n, np.int64) for n in range(300)),
+        )
         for size in SIZES * 2:
-            sizes = rng.permutation([size, *rng.integers(0, 1 << 17, rng.integers(0, 4))])
+            sizes = rng.permutation(
+                [
+                    size,
+                    *rng.integers(
+                        0,
+                        1 << 17,
+                        rng.integers(0, 4),
+                    ),
+                ]
+            )
             yield Message(
                 "some",
                 (seed,),
@@ -242,7 +260,13 @@ def test_what_was_sent_before_an_end_is_closed_still_arrives():
         assert a.receive(10).kind == "here"
         b.send(Message("never read"))  # so that the socket ends with an error
         for i in range(40):
-            a.send(Message("last", (i,), arrays=(np.full(50_000, i),)))
+            a.send(
+                Message(
+                    "last",
+                    (i,),
+                    arrays=(np.full(50_000, i),),
+                )
+            )
         closing = threading.Thread(target=a.close)
         closing.start()
         for i in range(40):
@@ -258,7 +282,13 @@ def serve(context):
     while (message := context.driver.receive()).kind != "end":
         to = context.peer(message.text) if message.text else context.driver
         for i in range(message.numbers[0]):
-            to.send(Message("rows", (i,), arrays=(np.full(30_000, i, np.float32),)))
+            to.send(
+                Message(
+                    "rows",
+                    (i,),
+                    arrays=(np.full(30_000, i, np.float32),),
+                )
+            )
         if message.kind == "pass":
             for i in range(message.numbers[0]):
                 found = to.receive(20)

@@ -21,8 +21,21 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 def arrays(draw):
     dtype = DTYPES[draw(st.sampled_from(sorted(DTYPES)))]
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
-    values = draw(st.binary(min_size=int(np.prod(shape)), max_size=int(np.prod(shape))))
-    return np.frombuffer(values, np.uint8).reshape(shape).astype(np.int32).astype(dtype)
+    values = draw(
+        st.binary(
+            min_size=int(np.prod(shape)),
+            max_size=int(np.prod(shape)),
+        )
+    )
+    return (
+        np.frombuffer(
+            values,
+            np.uint8,
+        )
+        .reshape(shape)
+        .astype(np.int32)
+        .astype(dtype)
+    )
 
 
 MESSAGES = st.builds(
@@ -110,7 +123,11 @@ def described(name: bytes, *shape: int) -> bytes:
             "bytes of arrays, as the header says, got 4",
         ),
         (
-            [header(described(b"int8", 2), described(b"int8", 2), n_arrays=2), bytes(1), bytes(3)],
+            [
+                header(described(b"int8", 2), described(b"int8", 2), n_arrays=2),
+                bytes(1),
+                bytes(3),
+            ],
             "frames of [2] bytes",
         ),
         (

@@ -57,7 +57,12 @@ def check_relay(hosts):
 
 
 def test_a_local_ray():
-    with spawn(2, relay, HostOptions(devices=2), RayLauncher(resources={"CPU": 0.5})) as hosts:
+    with spawn(
+        2,
+        relay,
+        HostOptions(devices=2),
+        RayLauncher(resources={"CPU": 0.5}),
+    ) as hosts:
         check_relay(hosts)
     assert not ray.is_initialized()
 
@@ -88,15 +93,28 @@ def test_workers_of_a_trainer_on_hosts_that_ray_places():
     with graph:
         x = ag.pump("x", shape=(4,))
         label = ag.pump("label", shape=(4,))
-        h = ag.ppt("first", lambda w, v: w * v, params=lambda key: np.ones(4, np.float32))(x)
-        y = ag.ppt("second", lambda w, v: w * v, params=lambda key: np.ones(4, np.float32))(h)
+        h = ag.ppt(
+            "first",
+            lambda w, v: w * v,
+            params=lambda key: np.ones(4, np.float32),
+        )(x)
+        y = ag.ppt(
+            "second",
+            lambda w, v: w * v,
+            params=lambda key: np.ones(4, np.float32),
+        )(h)
         ag.loss("error", lambda out, t: ((out - t) ** 2).sum())(
             y,
             label,
         )
     data = []
     for i in range(8):
-        data.append({"x": np.full(4, i / 8, np.float32), "label": np.ones(4, np.float32)})
+        data.append(
+            {
+                "x": np.full(4, i / 8, np.float32),
+                "label": np.ones(4, np.float32),
+            }
+        )
     options = {
         "workers": 2,
         "affinity": {"first": 0, "second": 1, "error": 1},
@@ -143,7 +161,13 @@ def test_servers_and_workers_of_a_runner_at_the_address_of_a_machine():
         listed = [
             {"host": name, "address": node["NodeManagerAddress"], "devices": [0]} for name in "ab"
         ]
-        with px.get_runner(loss, params, optax.sgd(0.1), {"machines": listed}, config) as runner:
+        with px.get_runner(
+            loss,
+            params,
+            optax.sgd(0.1),
+            {"machines": listed},
+            config,
+        ) as runner:
             assert runner.run({"ids": np.arange(4)}).loss == 0.25
             assert {state.state for state in runner.hosts} == {"running"}
         listed[1]["address"] = "192.0.2.77"  # of documentation: nobody has it

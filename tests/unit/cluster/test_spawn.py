@@ -73,7 +73,14 @@ def test_hosts_talk_to_the_driver_and_to_each_other(started):
     hosts, lines = started
     array = np.arange(6, dtype=np.float32)
     for a, b in ((0, 1), (1, 0)):
-        hosts[a].channel.send(Message("to", (7,), hosts[b].name, (array,)))
+        hosts[a].channel.send(
+            Message(
+                "to",
+                (7,),
+                hosts[b].name,
+                (array,),
+            )
+        )
         hosts[b].channel.send(Message("from", text=hosts[a].name))
         message = hosts[b].channel.receive(20)
         assert (message.numbers, message.text) == ((7,), f"host-{a}") and (
@@ -104,7 +111,12 @@ def test_a_busy_host_beats_and_a_stopped_one_is_unreachable_until_it_goes_on(sta
         hosts[1].channel.receive(20)
     assert 1.0 < time.monotonic() - start < 3.0 and hosts[1].alive  # 2 s, and a busy machine
     os.kill(hosts[1].process, signal.SIGCONT)
-    hosts[1].channel.send(Message("print", text="again")) if _comes_back(hosts[1].channel) else None
+    hosts[1].channel.send(
+        Message(
+            "print",
+            text="again",
+        )
+    ) if _comes_back(hosts[1].channel) else None
     assert hosts[1].channel.receive(20).kind == "done"
 
 

@@ -75,9 +75,10 @@ def test_equal_replicas_stay_what_they_are_to_the_bit(homes, seed):
     """Three times a number, divided by three, is not always that number."""
     rng = np.random.default_rng(seed)
     own = {
-        "w": np.append(rng.normal(size=20), [np.inf, -np.inf, -0.0, 1e38, 1e-45]).astype(
-            np.float32
-        ),
+        "w": np.append(
+            rng.normal(size=20),
+            [np.inf, -np.inf, -0.0, 1e38, 1e-45],
+        ).astype(np.float32),
         "h": rng.normal(size=5).astype(jnp.bfloat16),
     }
     for result in average([own] * len(homes), devices(homes)):
@@ -148,7 +149,15 @@ def test_devices_may_be_given():
 def test_numpy_replicas_may_be_overwritten_at_once():
     host = []
     for i in range(2):
-        host.append({"w": np.full((200, 100), float(i), np.float32)})
+        host.append(
+            {
+                "w": np.full(
+                    (200, 100),
+                    float(i),
+                    np.float32,
+                )
+            }
+        )
     results = average(host)
     for tree in host:
         tree["w"][:] = np.nan
@@ -222,11 +231,17 @@ def test_many_outstanding_collectives_do_not_hang():
     ("second", "text"),
     [
         (
-            {"w": np.zeros((2, 4), np.float32), "b": np.zeros(2, np.float32)},
+            {
+                "w": np.zeros((2, 4), np.float32),
+                "b": np.zeros(2, np.float32),
+            },
             "replica 1, parameter `['w']`: expected shape (2, 3) float32, as in replica 0, got shape (2, 4) float32.",
         ),
         (
-            {"w": np.zeros((2, 3), np.float16), "b": np.zeros(2, np.float32)},
+            {
+                "w": np.zeros((2, 3), np.float16),
+                "b": np.zeros(2, np.float32),
+            },
             "got shape (2, 3) float16.",
         ),
         (
@@ -234,7 +249,11 @@ def test_many_outstanding_collectives_do_not_hang():
             "replica 1, parameter `['b']`: expected shape (2,) float32, as in replica 0, got no such leaf.",
         ),
         (
-            {"w": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32), "c": 1.0},
+            {
+                "w": np.zeros((2, 3), np.float32),
+                "b": np.zeros(2, np.float32),
+                "c": 1.0,
+            },
             "replica 1, parameter `['c']`: expected no such leaf, as in replica 0",
         ),
     ],

@@ -32,9 +32,10 @@ def step(tree, shared):
         jnp.sum(tree["x"], 0),
         AXIS,
     )
-    return {"total": total, "own": (tree["x"] * shared, tree["y"] - total)}, jax.lax.axis_index(
-        AXIS
-    )
+    return {
+        "total": total,
+        "own": (tree["x"] * shared, tree["y"] - total),
+    }, jax.lax.axis_index(AXIS)
 
 
 def by_hand(tree, shared):

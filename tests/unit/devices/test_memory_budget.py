@@ -37,7 +37,12 @@ def test_the_budget_is_half_of_what_the_smallest_device_has(devices, wanted, mon
 
 @pytest.mark.parametrize(
     ("said", "wanted"),
-    [("1048576\n", 1 << 20), ("max\n", 1 << 30), ("9223372036854771712", 1 << 30), (None, 1 << 30)],
+    [
+        ("1048576\n", 1 << 20),
+        ("max\n", 1 << 30),
+        ("9223372036854771712", 1 << 30),
+        (None, 1 << 30),
+    ],
 )
 def test_a_container_may_have_less_than_the_machine(said, wanted, tmp_path, monkeypatch):
     file = tmp_path / "memory.max"

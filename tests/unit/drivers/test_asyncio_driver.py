@@ -146,7 +146,13 @@ def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
     """A worker that finds nothing to do lets the loops pump on; what they pump may be for a worker that is waiting."""
     with ag.Graph() as g:
         a, b, c = (ag.pump(name) for name in "abc")
-        ag.loss("loss", lambda x: x, worker=1)(ag.npt("add", lambda a, b, c: a + b + c)(a, b, c))
+        ag.loss("loss", lambda x: x, worker=1)(
+            ag.npt("add", lambda a, b, c: a + b + c)(
+                a,
+                b,
+                c,
+            )
+        )
     e = engine(
         g,
         {"loss": 1},
@@ -176,7 +182,13 @@ def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
 def sum_of_inputs():
     """A node whose gradient is the sum of what has come in."""
     with ag.Graph() as g:
-        ag.loss("loss", lambda x: x)(ag.ppt("f", graphs.times, params=graphs.one())(ag.pump("x")))
+        ag.loss("loss", lambda x: x)(
+            ag.ppt(
+                "f",
+                graphs.times,
+                params=graphs.one(),
+            )(ag.pump("x"))
+        )
     return g
 
 
@@ -358,7 +370,13 @@ def test_an_error_in_a_body_says_where(workers):
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.npt("second", body)(ag.ppt("first", graphs.times, params=graphs.one())(x))
+        y = ag.npt("second", body)(
+            ag.ppt(
+                "first",
+                graphs.times,
+                params=graphs.one(),
+            )(x)
+        )
         ag.loss("loss", graphs.square)(y, label)
     body.armed = True
     e = engine(
@@ -380,7 +398,11 @@ def test_an_error_in_a_body_says_where(workers):
 
 def test_errors_of_state_functions_surface_as_they_are():
     with ag.Graph() as g:
-        x = ag.ppt("f", graphs.times, params=graphs.one())(ag.pump("x", fields=("t",)))
+        x = ag.ppt(
+            "f",
+            graphs.times,
+            params=graphs.one(),
+        )(ag.pump("x", fields=("t",)))
         a, b = ag.cond(
             x,
             lambda s: np.where(s.t == 77, 9, 0),
@@ -390,7 +412,16 @@ def test_errors_of_state_functions_surface_as_they_are():
         ag.sink("b", b)
     text = r"node `way`, condition: expected an output's number in \[0, 2\), got 9 for State\(instance=0, t=77\)"
     with pytest.raises(MessageError, match=text):
-        engine(g).wall([{"x": ag.messages(np.ones(1, np.float32), t=77)}])
+        engine(g).wall(
+            [
+                {
+                    "x": ag.messages(
+                        np.ones(1, np.float32),
+                        t=77,
+                    )
+                }
+            ]
+        )
 
 
 @pytest.mark.parametrize("workers", [1, 3])

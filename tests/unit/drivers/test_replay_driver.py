@@ -94,7 +94,11 @@ def test_it_does_what_was_done(tmp_path):
 def changed(made, kind, n, **fields):
     """The decisions with the `n`-th of a kind changed, and its place, from 1."""
     place = [i for i, d in enumerate(made) if isinstance(d, kind)][n]
-    return [*made[:place], made[place]._replace(**fields), *made[place + 1 :]], place + 1
+    return [
+        *made[:place],
+        made[place]._replace(**fields),
+        *made[place + 1 :],
+    ], place + 1
 
 
 def test_other_messages_in_a_dispatch(tmp_path):

@@ -122,7 +122,12 @@ def test_a_worker_starts_when_its_last_dispatch_has_ended():
     loop = DriverLoop(
         e.scheduler,
         None,
-        [InstanceSource(e.scheduler, Pass(InstanceList(graphs.chain_data(4)), np.arange(4)))],
+        [
+            InstanceSource(
+                e.scheduler,
+                Pass(InstanceList(graphs.chain_data(4)), np.arange(4)),
+            )
+        ],
     )
     driver = VirtualDriver(loop, lambda d: 5, trace)
     assert driver.run() == driver.now_ns

@@ -193,7 +193,15 @@ def test_kernels_may_be_compiled_when_they_are_needed():
         )
         before = compilations()
         trace = amp.Trace()
-        histories.append(trainer.fit(data, data[:3], epochs=3, progress=False, trace=trace))
+        histories.append(
+            trainer.fit(
+                data,
+                data[:3],
+                epochs=3,
+                progress=False,
+                trace=trace,
+            )
+        )
         first.append([epoch.compilations for epoch in histories[-1].epochs])
         assert compilations() > before
     assert first[0][0] > 0 == first[0][1] == first[0][2] and first[1] == [0, 0, 0]
@@ -253,7 +261,10 @@ def test_a_pass_without_training_is_prepared_whole():
     with ag.Graph() as g:
         ag.sink(
             "y",
-            ag.ppt("f", amp.nn.Linear(9, 3))(ag.pump("x", (9,))),
+            ag.ppt(
+                "f",
+                amp.nn.Linear(9, 3),
+            )(ag.pump("x", (9,))),
         )  # a shape that no other test has
     trainer = amp.Trainer(g, arena_rows=77, compile_ahead=True)
     data = [{"x": np.ones(9, np.float32)}] * 40
@@ -275,7 +286,10 @@ def test_a_pass_without_training_is_prepared_whole():
 def test_a_warm_up_that_was_interrupted_is_taken_up_again(monkeypatch):
     with ag.Graph() as g:
         x = ag.pump("x", (7,))  # a shape that no other test has
-        ag.loss("loss", lambda x: x.sum())(ag.ppt("f", amp.nn.Linear(7, 7))(x))
+        ag.loss(
+            "loss",
+            lambda x: x.sum(),
+        )(ag.ppt("f", amp.nn.Linear(7, 7))(x))
     trainer = amp.Trainer(
         g,
         optax.adam(1e-2),
@@ -328,7 +342,12 @@ def test_arenas_have_room_for_validation_too():
 def test_averages_of_replicas_are_compiled_in_the_warm_up(sync):
     with ag.Graph() as g:
         x = ag.pump("x", (5,))  # a shape that no other test's parameters have
-        ag.loss("loss", lambda x: x.sum())(ag.replicate(ag.ppt("f", amp.nn.Linear(5, 5)), 2)(x))
+        ag.loss("loss", lambda x: x.sum())(
+            ag.replicate(
+                ag.ppt("f", amp.nn.Linear(5, 5)),
+                2,
+            )(x)
+        )
     options = {"min_update_interval": 2, "replica_sync": sync, "workers": 2, "compile_ahead": True}
     trainer = amp.Trainer(g, optax.adam(1e-2), **options)
     history = trainer.fit(
@@ -381,7 +400,11 @@ def test_equal_graphs_share_their_kernels():
 
 def test_the_warm_up_goes_up_to_twice_what_a_dry_run_has_seen():
     e = engine(graphs.chain(1), fuse=False, max_dispatch_size=8)
-    seen = dry_run(e.plan, [columns(e.graph, graphs.chain_data(3))], range(3)).stages
+    seen = dry_run(
+        e.plan,
+        [columns(e.graph, graphs.chain_data(3))],
+        range(3),
+    ).stages
     found = list(ladders(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]))
     # Sizes 1, 4, 16; f0 in three directions, and the loss in two.
     assert [len(ladder.compilations) for ladder in found] == [3] * 5
@@ -408,7 +431,10 @@ def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_se
         parts = []
         for name, w in (("often", often), ("rare", rare)):
             parts.append(ag.ppt(name, amp.nn.Linear(3, 3))(w))
-        ag.loss("loss", lambda y: jnp.square(y).sum())(ag.collect(parts, kinds))
+        ag.loss(
+            "loss",
+            lambda y: jnp.square(y).sum(),
+        )(ag.collect(parts, kinds))
     trainer = amp.Trainer(
         g,
         optax.sgd(1e-2),
@@ -425,7 +451,12 @@ def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_se
 
 
 @pytest.mark.parametrize(
-    ("kind", "rows", "messages"), [(REDUCE, 600, 30), (REDUCE, 5, 9), (COLLECT, 100, 7)]
+    ("kind", "rows", "messages"),
+    [
+        (REDUCE, 600, 30),
+        (REDUCE, 5, 9),
+        (COLLECT, 100, 7),
+    ],
 )
 def test_segment_kernels_are_compiled_for_just_the_sizes_that_can_come(kind, rows, messages):
     most = messages if kind.reduces else rows

@@ -24,7 +24,12 @@ pytestmark = pytest.mark.slow
 def mlp(n_in=6, width=16):
     with ag.Graph() as g:
         x = ag.pump("x", (n_in,))
-        h = ag.npt("tanh", jnp.tanh)(ag.ppt("linear1", amp.nn.Linear(n_in, width))(x))
+        h = ag.npt("tanh", jnp.tanh)(
+            ag.ppt(
+                "linear1",
+                amp.nn.Linear(n_in, width),
+            )(x)
+        )
         ag.sink(
             "y",
             ag.ppt("linear2", amp.nn.Linear(width, width))(h),
@@ -34,12 +39,17 @@ def mlp(n_in=6, width=16):
 
 def elementwise(features):
     with ag.Graph() as g:
-        y = ag.ppt("f", lambda p, x: jnp.exp(p * x) / (1 + x * x), params=graphs.one())(
-            ag.pump("x", (features,))
-        )
+        y = ag.ppt(
+            "f",
+            lambda p, x: jnp.exp(p * x) / (1 + x * x),
+            params=graphs.one(),
+        )(ag.pump("x", (features,)))
         ag.sink(
             "y",
-            ag.npt("g", lambda x: jnp.sqrt(1 + jnp.sin(x) ** 2))(y),
+            ag.npt(
+                "g",
+                lambda x: jnp.sqrt(1 + jnp.sin(x) ** 2),
+            )(y),
         )
     return g
 
@@ -181,7 +191,10 @@ def replicas(*values):
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), len(values))(x)
+        y = ag.replicate(
+            ag.ppt("f", graphs.times, params=graphs.one()),
+            len(values),
+        )(x)
         ag.loss("loss", graphs.square)(y, label)
     params = {f"f/{i}": np.float32(v) for i, v in enumerate(values)}
     names = tuple(params)
@@ -258,7 +271,10 @@ def test_averaging_makes_a_new_version_of_stashed_parameters():
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), 2)(ag.npt("g", jnp.sin)(x))
+        y = ag.replicate(
+            ag.ppt("f", graphs.times, params=graphs.one()),
+            2,
+        )(ag.npt("g", jnp.sin)(x))
         ag.loss("loss", graphs.square)(y, label)
     options = {
         "interval": 1,
@@ -290,7 +306,11 @@ def test_averaging_makes_a_new_version_of_stashed_parameters():
 @pytest.mark.nightly
 def test_warming_up_leaves_no_trace():
     e = engine(graphs.two_outputs(), fuse=False)
-    seen = dry_run(e.plan, [columns(e.graph, graphs.two_outputs_data(2))], [0, 2]).stages
+    seen = dry_run(
+        e.plan,
+        [columns(e.graph, graphs.two_outputs_data(2))],
+        [0, 2],
+    ).stages
     before = jax.tree.map(
         np.asarray,
         (e.executor.store.params, e.executor.store.accumulators),
@@ -315,9 +335,19 @@ def test_a_warm_up_that_fails_leaves_no_trace_either():
         return p * x
 
     with ag.Graph() as g:
-        ag.loss("loss", lambda x: x**2)(ag.ppt("f", body, params=graphs.one())(ag.pump("x")))
+        ag.loss("loss", lambda x: x**2)(
+            ag.ppt(
+                "f",
+                body,
+                params=graphs.one(),
+            )(ag.pump("x"))
+        )
     e = engine(g)
-    seen = dry_run(e.plan, [columns(g, [{"x": np.float32(1)}])], range(1)).stages
+    seen = dry_run(
+        e.plan,
+        [columns(g, [{"x": np.float32(1)}])],
+        range(1),
+    ).stages
     before = e.executor.store.accumulators["f"]
     fails.append(True)
     with pytest.raises(KeyboardInterrupt):
@@ -410,7 +440,10 @@ def test_the_loss_is_a_mean_over_instances_and_metrics_are_pooled_over_losses():
                 },
             ),
         )(a)
-        ag.loss("b", lambda x: (10 * x, {"big": (x > 2).astype(jnp.float32)}))(b)
+        ag.loss(
+            "b",
+            lambda x: (10 * x, {"big": (x > 2).astype(jnp.float32)}),
+        )(b)
     e = engine(g)
     e.virtual([{"x": ag.messages(np.float32([i + 1]), t=i // 4)} for i in range(6)])
     assert e.metrics() == pytest.approx({"loss": (10 + 110) / 6, "big": 4 / 6, "ratio": 10 / 8})

@@ -32,7 +32,14 @@ def sorting(n=3, bias=0):
             assume=lambda s: (s.instance % n, 0),
             name="route",
         )
-        for i, wire in enumerate(ag.cond(routed, lambda s: s.bin, n, name="bins")):
+        for i, wire in enumerate(
+            ag.cond(
+                routed,
+                lambda s: s.bin,
+                n,
+                name="bins",
+            )
+        ):
             low, high = ag.cond(
                 wire,
                 lambda s: s.high,
@@ -64,7 +71,10 @@ def arrived(e):
         for state, row in zip(
             arrival.states, np.asarray(arrival.rows)[: arrival.n_rows], strict=True
         ):
-            found.setdefault(name, []).append((int(state[0]), float(row)))
+            found.setdefault(
+                name,
+                [],
+            ).append((int(state[0]), float(row)))
     return {name: [x for _, x in sorted(rows)] for name, rows in found.items()}
 
 

@@ -120,7 +120,11 @@ def two_words(product):
             second,
         )
         if product:
-            both = ag.ppt("product", lambda p, h: (p @ h)[:FEATURES], params_of="embed")(both)
+            both = ag.ppt(
+                "product",
+                lambda p, h: (p @ h)[:FEATURES],
+                params_of="embed",
+            )(both)
         logits = ag.ppt("out", amp.nn.Linear(FEATURES, 3))(both)
         ag.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(
             logits, ag.pump("label", dtype="int32")
@@ -158,7 +162,15 @@ def test_a_table_that_nodes_share_is_updated_by_rows_where_all_of_them_look_up(
 @pytest.mark.nightly
 @pytest.mark.usefixtures("every_table")
 @pytest.mark.parametrize(
-    "tx", [optax.adam(0.1), optax.sgd(0.1, momentum=0.9)], ids=["adam", "momentum"]
+    "tx",
+    [
+        optax.adam(0.1),
+        optax.sgd(
+            0.1,
+            momentum=0.9,
+        ),
+    ],
+    ids=["adam", "momentum"],
 )
 def test_where_rows_do_not_stay_as_they_are_whole_tables_are_updated(tx, monkeypatch):
     trainer, found = trained(tx, words(20), monkeypatch)

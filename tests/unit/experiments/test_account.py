@@ -32,7 +32,11 @@ def test_products_of_a_body_are_found_wherever_they_are() -> None:
         )
         ag.sink(
             "z",
-            ag.ppt("two", body, params=np.ones((3, 2), np.float32))(x),
+            ag.ppt(
+                "two",
+                body,
+                params=np.ones((3, 2), np.float32),
+            )(x),
         )
         ag.sink(
             "w",

@@ -210,7 +210,14 @@ def test_a_bench_runs_ours_and_its_peers(
         lambda *arguments, **options: asked.append((arguments, options)),
     )
     monkeypatch.setattr(kind, "after", lambda self, console: None)
-    workload.main(kind(max_active_keys=(1, 4), batch=(2,), synthetic=True, data_dir=Path("data")))
+    workload.main(
+        kind(
+            max_active_keys=(1, 4),
+            batch=(2,),
+            synthetic=True,
+            data_dir=Path("data"),
+        )
+    )
     (((name, entries, passes), options),) = asked
     assert (name, passes, options["metric"]) == (
         kind.experiment,
@@ -382,7 +389,12 @@ def test_pages_are_counted_with_and_without(
 
 @pytest.mark.nightly
 def test_a_whole_batch_s_model_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in {"H": 4, "WORDS": 7, "STEPS": 3, "BATCH": 4}.items():
+    for name, size in {
+        "H": 4,
+        "WORDS": 7,
+        "STEPS": 3,
+        "BATCH": 4,
+    }.items():
         monkeypatch.setattr(pages, name, size)
     monkeypatch.setattr(pages, "cache_compilations", lambda: None)
     for program in list(pages.PROGRAMS)[:2]:

@@ -25,7 +25,12 @@ def works() -> list[Any]:
     """All works; in an ordinary run two."""
     result = []
     for name in driver.WORKS:
-        result.append(pytest.param(name, marks=() if name in ORDINARY else (pytest.mark.nightly,)))
+        result.append(
+            pytest.param(
+                name,
+                marks=() if name in ORDINARY else (pytest.mark.nightly,),
+            )
+        )
     return result
 
 

@@ -44,7 +44,10 @@ def with_gradients(params: Any, loss: Any) -> tuple[float, Any]:
     def dense(p):
         return p.grad.to_dense() if p.grad.is_sparse else p.grad
 
-    return float(loss.detach()), jax.tree.map(lambda p: dense(p).numpy(), params)
+    return float(loss.detach()), jax.tree.map(
+        lambda p: dense(p).numpy(),
+        params,
+    )
 
 
 @pytest.mark.parametrize("cell", ["fold", "tai"])

@@ -44,7 +44,14 @@ def test_copies_of_a_network_compute_what_one_does(name: str) -> None:
     module, kind = EXPERIMENTS[name]
     found = []
     for copies in (1, 2):
-        task = module.tasks(kind(synthetic=True, copies=copies, workers=copies, **SMALL[name]))(0)
+        task = module.tasks(
+            kind(
+                synthetic=True,
+                copies=copies,
+                workers=copies,
+                **SMALL[name],
+            )
+        )(0)
         data = amp.Subset(task.train, np.arange(4))
         options = {"min_update_interval": 1 << 40, "max_dispatch_size": 4, "compile_ahead": False}
         trainer = amp.Trainer(

@@ -170,7 +170,13 @@ def test_losses_by_how_often_an_n_gram_was_seen():
 
 @pytest.mark.parametrize(
     "kinds",
-    [("jitted", "memory"), pytest.param(("jitted", "file", "none"), marks=pytest.mark.nightly)],
+    [
+        ("jitted", "memory"),
+        pytest.param(
+            ("jitted", "file", "none"),
+            marks=pytest.mark.nightly,
+        ),
+    ],
 )
 def test_all_ways_to_keep_a_table_train_alike(kinds, tmp_path):
     def make_model(memory):
@@ -218,7 +224,13 @@ class CountedWay:
 
 def test_ways_in_turns_get_the_same_batches():
     ways = {"a": CountedWay(), "b": CountedWay()}
-    curves = train_in_turns(ways, 1e-4, 3, lambda step: np.full((2, 9), step), np.zeros((2, 9)))
+    curves = train_in_turns(
+        ways,
+        1e-4,
+        3,
+        lambda step: np.full((2, 9), step),
+        np.zeros((2, 9)),
+    )
     for name, curve in curves.items():
         assert ways[name].seen == [*range(curve.steps[-1])]
         assert curve.losses == curve.steps  # an evaluation after each turn
@@ -232,7 +244,10 @@ def test_ways_in_turns_get_the_same_batches():
 def test_no_letter_is_predicted_from_later_ones():
     params, table = start()
     params = with_table(params, table)
-    early = np.array([[1, 2, 3, 4, 5, 6, 0, 1, 2]], np.int32)
+    early = np.array(
+        [[1, 2, 3, 4, 5, 6, 0, 1, 2]],
+        np.int32,
+    )
     late = early.copy()
     late[0, 5] = 0
     before, after = (MODEL.losses(params, MODEL.batch(piece)) for piece in (early, late))

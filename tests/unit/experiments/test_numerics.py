@@ -67,8 +67,20 @@ def test_each_choice_of_fusions_has_a_process(
 
 
 def test_wrong_numbers_are_found() -> None:
-    right = 2.0, {"a": {"w": np.array([1.0, -4.0])}, "b": np.array([1.0])}
-    wrong = 2.1, {"a": {"w": np.array([1.0, -3.0])}, "b": np.array([1.1])}
+    right = (
+        2.0,
+        {
+            "a": {"w": np.array([1.0, -4.0])},
+            "b": np.array([1.0]),
+        },
+    )
+    wrong = (
+        2.1,
+        {
+            "a": {"w": np.array([1.0, -3.0])},
+            "b": np.array([1.1]),
+        },
+    )
     assert difference(wrong, right) == (pytest.approx(0.05), 0.25, "a['w']")
     assert difference((float("nan"), right[1]), right)[0] == float("inf")
 

@@ -370,11 +370,23 @@ def test_what_figure_7_trains(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.nightly
 def test_figures_8_and_9(tmp_path: Path, timed: list[Any]) -> None:
-    rows = fig8.main(fig8.Fig8Options(models=("lm",), counts=(1, 2), out=tmp_path))
+    rows = fig8.main(
+        fig8.Fig8Options(
+            models=("lm",),
+            counts=(1, 2),
+            out=tmp_path,
+        )
+    )
     assert {(row["where"], row["replicas"]) for row in rows if row["model"] == "lm"} == {
         *(("cluster", 6 * n) for n in (2, 4, 8)), ("here", 1), ("here", 2),
     }  # fmt: skip
-    rows = fig9.main(fig9.Fig9Options(models=("lm",), counts=(1, 2), out=tmp_path))
+    rows = fig9.main(
+        fig9.Fig9Options(
+            models=("lm",),
+            counts=(1, 2),
+            out=tmp_path,
+        )
+    )
     for row in rows:
         if row["paper"] is not None:
             assert 1 / 1.5 <= row["normalised"] / row["paper"] <= 1.5

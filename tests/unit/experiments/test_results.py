@@ -332,7 +332,12 @@ FAULT = {
 NONE = {"n": 0, "noticed_s": None, "to_go_on_s": None}
 BATCH = {"ours_ms": 2.0, "plain_ms": 3.0, "ratio": 1.5, "spread": [1.4, 1.6]}
 LOOP = {"elements": 1024, "vmap_ms": 8.0, "map_ms": 4.0, "lanes_ms": 3.0, "chosen_ms": 2.0}
-TRAINED = {"seeds": [0, 1], "best": [0.9712, 0.98], "seconds": [12.34, None], "train_per_s": 1234.5}
+TRAINED = {
+    "seeds": [0, 1],
+    "best": [0.9712, 0.98],
+    "seconds": [12.34, None],
+    "train_per_s": 1234.5,
+}
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,13 @@ def test_a_transformer_sees_no_later_characters():
 
 
 def test_the_learning_rate_with_the_best_median_is_taken(tmp_path, monkeypatch):
-    found = np.array([[0.1, 3.0, 3.0], [2.0, np.inf, 1.0], [4.0, 4.0, 4.0]])
+    found = np.array(
+        [
+            [0.1, 3.0, 3.0],
+            [2.0, np.inf, 1.0],
+            [4.0, 4.0, 4.0],
+        ]
+    )
     monkeypatch.setattr(lists, "grid", lambda *_, rates, **__: found)
     records = board.main(
         StalenessOptions(
@@ -391,7 +397,11 @@ def test_a_table_or_all_else_is_late(late, monkeypatch):
 
 
 def test_rows_of_a_table_have_no_rotation(tmp_path, monkeypatch):
-    monkeypatch.setattr(ngrams, "grid", lambda *_, rates, seeds, **__: np.ones((5, 3)))
+    monkeypatch.setattr(
+        ngrams,
+        "grid",
+        lambda *_, rates, seeds, **__: np.ones((5, 3)),
+    )
     monkeypatch.delenv("AMPJAX_DATA", raising=False)
     records = board.main(
         StalenessOptions(

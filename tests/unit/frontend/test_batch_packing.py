@@ -38,7 +38,15 @@ def test_what_is_taken_is_found_without_a_list_of_all_copies():
     batched.pack([example])
     tracemalloc.start()
     try:
-        batch = batched.pack([example, {"x": x[:5], "at": at[:0]}])
+        batch = batched.pack(
+            [
+                example,
+                {
+                    "x": x[:5],
+                    "at": at[:0],
+                },
+            ]
+        )
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -132,12 +140,27 @@ def test_batches_are_packed_together_as_one_by_one(parts):
     """Batches of several shapes, some too large for the shape of their number of elements, and a short one at the end."""
     rng = np.random.default_rng(0)
     examples = []
-    for n in [*rng.integers(0, 4, 60), *rng.integers(0, 9, 40), 40, 41, 42]:
-        examples.append({"x": np.arange(n, dtype=np.float32), "y": np.arange(50.0 - n)})
+    for n in [
+        *rng.integers(0, 4, 60),
+        *rng.integers(0, 9, 40),
+        40,
+        41,
+        42,
+    ]:
+        examples.append(
+            {
+                "x": np.arange(n, dtype=np.float32),
+                "y": np.arange(50.0 - n),
+            }
+        )
     spec = {"x": "float32[n]", "y": "float32[m]"}
 
     def loss(params, example):
-        last, _ = amp.scan(lambda h, x: (h * params + x, None), 0.0, example["x"])
+        last, _ = amp.scan(
+            lambda h, x: (h * params + x, None),
+            0.0,
+            example["x"],
+        )
         return last + sum_of_squares(params, {"x": example["y"]})
 
     batched = amp.vmap(loss, spec, params=1.0)

@@ -87,7 +87,12 @@ def spelled(p, s):
             lambda: p["embed"][w],
         )
 
-    return amp.sum(amp.map(lambda v: jnp.sum(v**2), amp.map(word, s["words"], s["chars"])))
+    return amp.sum(
+        amp.map(
+            lambda v: jnp.sum(v**2),
+            amp.map(word, s["words"], s["chars"]),
+        )
+    )
 
 
 def chosen_by_example(p, s):
@@ -123,7 +128,12 @@ def attention(p, s):
         weights = amp.softmax(amp.map(lambda v: jnp.dot(q, v), values))
         return amp.sum(amp.map(lambda a, v: a * v, weights, values))
 
-    return amp.sum(amp.map(lambda q: jnp.sum(jnp.tanh(each(q))), values))
+    return amp.sum(
+        amp.map(
+            lambda q: jnp.sum(jnp.tanh(each(q))),
+            values,
+        )
+    )
 
 
 def looped(p, s):
@@ -164,7 +174,13 @@ def chosen_sequences(p, s):
         lambda: amp.map(lambda x: jnp.tanh(x @ p["w"]), s["x"]),
         lambda: amp.map(lambda x: x**2, s["x"]),
     )
-    return amp.sum(amp.map(lambda v, x: jnp.dot(v, x + 1), chosen, s["x"]))
+    return amp.sum(
+        amp.map(
+            lambda v, x: jnp.dot(v, x + 1),
+            chosen,
+            s["x"],
+        )
+    )
 
 
 FUNCTIONS = [
@@ -322,7 +338,12 @@ def test_an_ensemble_is_a_vmap_over_parameters():
 
 def test_an_element_at_a_computed_place_is_taken():
     def model(p, s):
-        place = amp.sum(amp.map(lambda x: (x @ p["w"])[0] > 0, s["x"]))
+        place = amp.sum(
+            amp.map(
+                lambda x: (x @ p["w"])[0] > 0,
+                s["x"],
+            )
+        )
         return amp.cond(
             amp.length(s["x"]) > 0,
             lambda: jnp.sum(amp.take(s["x"], place - 1) @ p["w"]),
@@ -429,7 +450,14 @@ def test_mistakes_have_errors():
     with pytest.raises(DataError, match=r"instance 1: expected `\['chars'\]`, got \['x'\]"):
         batched.pack([EXAMPLES[0], {"x": np.zeros((2, 2))}])
     with pytest.raises(DataError, match="a number from -7 to 6, of one of 7 entries"):
-        batched.pack([{**EXAMPLES[0], "words": np.array([0, 7, 1])}])
+        batched.pack(
+            [
+                {
+                    **EXAMPLES[0],
+                    "words": np.array([0, 7, 1]),
+                }
+            ]
+        )
 
 
 def test_sequences_come_back_as_values_and_lengths():
@@ -508,7 +536,12 @@ def test_reports_are_metrics_and_outputs():
     words = np.concatenate([each["words"] for each in EXAMPLES])
     scores = []
     for each in EXAMPLES:
-        scores.append(np.sum(PARAMS["embed"][each["words"]] * each["x"], axis=1))
+        scores.append(
+            np.sum(
+                PARAMS["embed"][each["words"]] * each["x"],
+                axis=1,
+            )
+        )
     every = np.concatenate(scores)
     averages = found.averages()
     assert averages["large"] == pytest.approx((words > 3).sum() / (words > 1).sum())
@@ -574,7 +607,12 @@ def test_random_numbers_come_from_the_examples_key_or_the_batchs():
 
 def test_labels_may_be_left_out_where_only_outputs_are_wanted():
     def model(p, s):
-        score = amp.sum(amp.map(lambda x: jnp.sum(x @ p["w"]), s["x"]))
+        score = amp.sum(
+            amp.map(
+                lambda x: jnp.sum(x @ p["w"]),
+                s["x"],
+            )
+        )
         amp.output("score", score)
         amp.metric(
             "right",
@@ -629,7 +667,13 @@ def structured(seed, n_inner, n_nodes, n_steps):
     n_edges = 2 * n_nodes
     ends = []
     for _ in range(2):
-        ends.append(rng.integers(0, max(n_nodes, 1), n_edges).astype(np.int32))
+        ends.append(
+            rng.integers(
+                0,
+                max(n_nodes, 1),
+                n_edges,
+            ).astype(np.int32)
+        )
     earlier = []
     for i in range(n_steps):
         earlier.append([int(rng.integers(-1, i)) if i else -1 for _ in range(2)])
@@ -668,7 +712,13 @@ def of_trees(p, s):
         root,
         s["tree"],
     )
-    return amp.sum(amp.map(lambda a, b: jnp.dot(a, b), states, down))
+    return amp.sum(
+        amp.map(
+            lambda a, b: jnp.dot(a, b),
+            states,
+            down,
+        )
+    )
 
 
 def of_graphs(p, s):
@@ -684,14 +734,24 @@ def of_graphs(p, s):
             h,
         )
 
-    return amp.sum(amp.map(lambda h: jnp.sum(h**2), step(1, step(0, s["nodes"]))))
+    return amp.sum(
+        amp.map(
+            lambda h: jnp.sum(h**2),
+            step(1, step(0, s["nodes"])),
+        )
+    )
 
 
 def of_recursions(p, s):
     def each(recur, ab):
         return jnp.tanh(recur(ab[0]) @ p["w"] + recur(ab[1]) + p["embed"][0])
 
-    return amp.sum(amp.map(jnp.sum, amp.recurse(each, p["embed"][1], s["order"])))
+    return amp.sum(
+        amp.map(
+            jnp.sum,
+            amp.recurse(each, p["embed"][1], s["order"]),
+        )
+    )
 
 
 @pytest.mark.first_case
@@ -720,7 +780,12 @@ def test_a_recursion_may_ask_where_a_value_chooses():
                 lambda: score * 2 + 0.5,
             )
 
-        return amp.sum(amp.map(jnp.sum, amp.recurse(each, p["embed"][1], s["order"])))
+        return amp.sum(
+            amp.map(
+                jnp.sum,
+                amp.recurse(each, p["embed"][1], s["order"]),
+            )
+        )
 
     batched = amp.vmap(model, TREES, params=PARAMS)
     compare(
@@ -758,4 +823,11 @@ def test_examples_that_are_no_trees_or_graphs_are_named():
         batched.pack([STRUCTURED[0], wrong])
     batched = amp.vmap(of_recursions, TREES, params=PARAMS)
     with pytest.raises(DataError, match="results that are not made of themselves"):
-        batched.pack([{**STRUCTURED[0], "order": np.array([[1, 1], [0, 0]])}])
+        batched.pack(
+            [
+                {
+                    **STRUCTURED[0],
+                    "order": np.array([[1, 1], [0, 0]]),
+                }
+            ]
+        )

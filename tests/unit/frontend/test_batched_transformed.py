@@ -11,7 +11,12 @@ import ampjax as amp
 from ampjax.errors import DataError, GraphError
 
 SPEC = {"x": "float32[n,2]", "parent": "int32[n]", "k": "int32[]"}
-PARAMS = {"w": np.array([[0.5, -0.3], [0.2, 0.7]], np.float32)}
+PARAMS = {
+    "w": np.array(
+        [[0.5, -0.3], [0.2, 0.7]],
+        np.float32,
+    )
+}
 
 
 def example(seed, n):
@@ -261,7 +266,10 @@ def test_float64():
 
 def test_what_is_not_taken_has_an_error():
     with pytest.raises(GraphError, match="operations on one element"):
-        amp.vmap(lambda p, s: jnp.fft.fft(s["x"], axis=0).real, SPEC)(
+        amp.vmap(
+            lambda p, s: jnp.fft.fft(s["x"], axis=0).real,
+            SPEC,
+        )(
             PARAMS,
             EXAMPLES,
         )

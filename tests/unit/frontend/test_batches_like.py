@@ -14,22 +14,34 @@ import ampjax as amp
 from ampjax.errors import DataError
 
 SPEC = {"x": "float64[t,2]", "chars": "float64[t,c]"}
-PARAMS = {"w": np.array([[0.3, -0.2], [0.1, 0.5]]), "b": np.array([0.2, -0.1])}
+PARAMS = {
+    "w": np.array([[0.3, -0.2], [0.1, 0.5]]),
+    "b": np.array([0.2, -0.1]),
+}
 
 
 def model(p, s):
     """A recurrence, sums of inner sequences, and pairs of elements."""
-    sums = amp.map(lambda chars: amp.sum(amp.map(jnp.sin, chars)), s["chars"])
+    sums = amp.map(
+        lambda chars: amp.sum(amp.map(jnp.sin, chars)),
+        s["chars"],
+    )
     step = lambda h, pair: (jnp.tanh(h @ p["w"] + pair[0] + pair[1]), None)
     last = amp.scan(step, p["b"], (s["x"], sums))[0]
-    pairs = amp.map(lambda x: amp.softmax(amp.map(lambda y: x @ p["w"] @ y, s["x"])), s["x"])
+    pairs = amp.map(
+        lambda x: amp.softmax(amp.map(lambda y: x @ p["w"] @ y, s["x"])),
+        s["x"],
+    )
     return jnp.sum(last) + amp.sum(amp.map(lambda row: amp.sum(amp.map(jnp.sin, row)), pairs))
 
 
 def example(rng, n):
     sizes = rng.integers(0, 3, n)
     chars = rng.normal(size=int(sizes.sum()))
-    return {"x": rng.normal(size=(n, 2)), "chars": amp.Ragged(chars, sizes)}
+    return {
+        "x": rng.normal(size=(n, 2)),
+        "chars": amp.Ragged(chars, sizes),
+    }
 
 
 def drawn(rng, lengths):
@@ -81,7 +93,11 @@ def test_examples_that_fit_have_its_shapes():
         assert fewer.n_examples == len(earlier_part)
         on_device = jax.tree.map(jnp.asarray, earlier)
         assert shapes(batched.pack(earlier_part, like=on_device)) == shapes(earlier)
-        (of_epoch,) = batched.batches(drawn(rng, [6, 6]), size=2, seed=None)
+        (of_epoch,) = batched.batches(
+            drawn(rng, [6, 6]),
+            size=2,
+            seed=None,
+        )
         assert shapes(batched.pack(earlier_part, like=of_epoch)) == shapes(of_epoch)
 
 

@@ -77,7 +77,12 @@ def heads(p, s):
 
     def each(x):
         q = split(x)
-        shares = amp.softmax(amp.map(lambda k: jnp.sum(q * k, 1), keys))
+        shares = amp.softmax(
+            amp.map(
+                lambda k: jnp.sum(q * k, 1),
+                keys,
+            )
+        )
         return amp.sum(
             amp.map(
                 lambda share, k: share[:, None] * k,
@@ -114,8 +119,18 @@ def distances(p, s):
             lambda b: jnp.sum((a - b @ p["w"]) ** 2),
             s["y"],
         )
-        alone = amp.sum(amp.map(lambda b: jnp.sum(b @ p["v"]), s["y"]))
-        same = amp.sum(amp.map(lambda b: jnp.sum(a**2), s["y"]))
+        alone = amp.sum(
+            amp.map(
+                lambda b: jnp.sum(b @ p["v"]),
+                s["y"],
+            )
+        )
+        same = amp.sum(
+            amp.map(
+                lambda b: jnp.sum(a**2),
+                s["y"],
+            )
+        )
         return jnp.tanh(-amp.logsumexp(apart)) + alone * a[0] + same + jnp.tanh(-amp.max(apart))
 
     return amp.sum(amp.map(each, h))
@@ -289,7 +304,16 @@ def test_no_array_has_a_number_for_each_pair():
         params=PARAMS,
     )
     n = 100
-    batch = batched.pack([{"x": np.ones((n, 3), np.float32)}])
+    batch = batched.pack(
+        [
+            {
+                "x": np.ones(
+                    (n, 3),
+                    np.float32,
+                )
+            }
+        ]
+    )
     assert max(x.size for x in batch.arrays) < n**2
     text = str(jax.make_jaxpr(jax.grad(lambda p: batched(p, batch).sum()))(PARAMS))
     assert "f32[1,104,104]" in text and "f32[1,104,104,3]" not in text
@@ -303,7 +327,15 @@ def test_elements_that_a_branch_alone_reads_are_no_block():
             total = lambda: amp.sum(amp.map(lambda x: jnp.tanh(x @ p["w"]), letters))
             return amp.cond(rare > 0, total, lambda: jnp.zeros(3))
 
-        return jnp.sum(amp.sum(amp.map(word, s["rare"], s["letters"])))
+        return jnp.sum(
+            amp.sum(
+                amp.map(
+                    word,
+                    s["rare"],
+                    s["letters"],
+                )
+            )
+        )
 
     spec = {"rare": "int32[n]", "letters": "float32[n,c,3]"}
     lengths = [40, *[2] * 20]

@@ -25,7 +25,12 @@ PARAMS = {
     ),
     "b": RNG.normal(size=2),
 }
-SIZES = [(2, 1, 2), (0, 2, 3), (3, 0, 1), (1, 2, 0)]
+SIZES = [
+    (2, 1, 2),
+    (0, 2, 3),
+    (3, 0, 1),
+    (1, 2, 0),
+]
 
 
 def example(seed, n, m, k):
@@ -429,7 +434,10 @@ def integers(p, s):
         s["x"],
     )
     return summed(
-        amp.map(lambda label: label * p["b"], amp.fori_loop(s["k"], body, labels)),
+        amp.map(
+            lambda label: label * p["b"],
+            amp.fori_loop(s["k"], body, labels),
+        ),
     )
 
 
@@ -533,7 +541,10 @@ def test_what_has_ended_computes_nothing():
     examples = []
     for k, x in ((1, 1.5), (3, 1e9), (0, 0.5), (2, 1e6)):
         examples.append(
-            {**example(k, 2, 1, k), "x": np.full((2, 2), x)},
+            {
+                **example(k, 2, 1, k),
+                "x": np.full((2, 2), x),
+            },
         )
     agrees(roots, examples)
 

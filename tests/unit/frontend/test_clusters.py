@@ -34,7 +34,16 @@ def test_operations_that_read_the_same_wires_are_one_node():
             lambda x: x @ params["a"],
             example["x"],
         )
-        return amp.sum(amp.map(lambda z, k: z[k], *amp.map(both, ys)))
+        return amp.sum(
+            amp.map(
+                lambda z, k: z[k],
+                *amp.map(both, ys),
+            )
+        )
 
-    graph = amp.compile(model, {"a": jnp.ones((2, 3))}, {"x": "float32[t,2]"}).graph
+    graph = amp.compile(
+        model,
+        {"a": jnp.ones((2, 3))},
+        {"x": "float32[t,2]"},
+    ).graph
     assert [name for name, node in graph.nodes.items() if node.kind == "NPT"] == ["both"]

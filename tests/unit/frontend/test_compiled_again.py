@@ -55,7 +55,16 @@ def model(
             lambda x: amp.dropout(jax.nn.softplus(x), 0.5),
             v,
         )
-        h = jnp.concatenate([lstm(p["left"], v, False), lstm(p["right"], v, True)])
+        h = jnp.concatenate(
+            [
+                lstm(
+                    p["left"],
+                    v,
+                    False,
+                ),
+                lstm(p["right"], v, True),
+            ]
+        )
         return (h @ p["out"] - s["y"]) ** 2
 
     return of_one

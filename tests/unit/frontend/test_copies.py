@@ -30,7 +30,10 @@ def model(replicas):
     """Uses a key at two places, a loop, edges, and a branch whose constant result has no input."""
 
     def network(p, s):
-        cell = amp.node("recurrent", replicas=replicas)(lambda h, x: jnp.tanh((h + x) @ p["cell"]))
+        cell = amp.node(
+            "recurrent",
+            replicas=replicas,
+        )(lambda h, x: jnp.tanh((h + x) @ p["cell"]))
         x = amp.map(
             lambda t: p["embed"][t],
             s["tokens"],

@@ -127,7 +127,11 @@ def test_a_part_that_counts_otherwise_is_each_rows_own():
     def model(p, s):
         def turn(carry):
             h, number = carry
-            return layer(p, h, number), number + 1 + (h.sum() > 0).astype(int)
+            return layer(
+                p,
+                h,
+                number,
+            ), number + 1 + (h.sum() > 0).astype(int)
 
         test = lambda carry: carry[1] < LAYERS
         h, number = amp.while_loop(

@@ -69,7 +69,12 @@ def decoder(p, s, reverse=False):
         return (h, word, p["embed"][word]), loss_of(p, h, word)
 
     start = (jnp.zeros(WIDTH), s["first"], p["out"][:, 0])
-    (h, last, before), losses = amp.scan(step, start, s["words"], reverse=reverse)
+    (h, last, before), losses = amp.scan(
+        step,
+        start,
+        s["words"],
+        reverse=reverse,
+    )
     return (h * p["embed"][last] + before).sum() + amp.sum(losses)
 
 
@@ -85,7 +90,11 @@ def shifted(p, s):
         last, products = amp.scan(step, s["first"], s["words"])
         return p["out"][0, last] + amp.sum(products)
 
-    return amp.cond(amp.read(p["embed"][s["first"]].sum() > 0), pairs, lambda: p["out"].sum())
+    return amp.cond(
+        amp.read(p["embed"][s["first"]].sum() > 0),
+        pairs,
+        lambda: p["out"].sum(),
+    )
 
 
 def constant(p, s):
@@ -95,7 +104,11 @@ def constant(p, s):
         h, bias, scale = carry
         return (jnp.tanh(h * scale + bias + p["embed"][word]), p["out"][:, 1], 0.5), h
 
-    (h, bias, scale), hs = amp.scan(step, (jnp.zeros(WIDTH), jnp.ones(WIDTH), 2.0), s["words"])
+    (h, bias, scale), hs = amp.scan(
+        step,
+        (jnp.zeros(WIDTH), jnp.ones(WIDTH), 2.0),
+        s["words"],
+    )
     return (h * bias).sum() * scale + amp.sum(hs).sum()
 
 
@@ -190,7 +203,11 @@ def test_reports_of_a_loop_keep_their_order(reverse):
 
 @settings(max_examples=30)
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=5),
+    st.lists(
+        st.tuples(st.integers(0, 3), st.booleans()),
+        min_size=1,
+        max_size=5,
+    ),
     st.booleans(),
     st.integers(0, 1 << 16),
 )
@@ -256,7 +273,15 @@ def test_rows_of_a_table_that_nobody_reads_do_not_show():
 
         return amp.sum(amp.map(each, s["words"]))
 
-    examples = [{"words": np.array([0, 1, -1, 2, 0, 0, 1, 0], np.int32), "first": np.int32(0)}]
+    examples = [
+        {
+            "words": np.array(
+                [0, 1, -1, 2, 0, 0, 1, 0],
+                np.int32,
+            ),
+            "first": np.int32(0),
+        }
+    ]
     params = PARAMS | {"embed": np.vstack([PARAMS["embed"], np.full(WIDTH, np.nan)])}
     with jax.enable_x64(True):
         alone = jax.value_and_grad(model)(params, examples[0])
@@ -274,11 +299,24 @@ def test_rows_of_a_table_that_nobody_reads_do_not_show():
 
 def test_in_bfloat16_cotangents_of_frequent_rows_are_summed():
     def model(p, s):
-        return amp.sum(amp.map(lambda word: (p["embed"][word] @ p["out"]).sum(), s["words"]))
+        return amp.sum(
+            amp.map(
+                lambda word: (p["embed"][word] @ p["out"]).sum(),
+                s["words"],
+            )
+        )
 
-    ones = {"embed": jnp.ones((WORDS, WIDTH), jnp.bfloat16), "out": jnp.eye(WIDTH, 1)}
+    ones = {
+        "embed": jnp.ones((WORDS, WIDTH), jnp.bfloat16),
+        "out": jnp.eye(WIDTH, 1),
+    }
     ones["out"] = ones["out"].astype(jnp.bfloat16)
-    examples = [{"words": np.zeros(600, np.int32), "first": np.int32(0)}]
+    examples = [
+        {
+            "words": np.zeros(600, np.int32),
+            "first": np.int32(0),
+        }
+    ]
     batched = amp.vmap(model, SPEC, params=ones)
     gradient = jax.grad(lambda p: batched(p, examples).sum().astype(jnp.float32))(ones)
     assert float(gradient["embed"][0, 0]) == pytest.approx(600, rel=0.01)

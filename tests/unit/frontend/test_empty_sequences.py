@@ -463,9 +463,28 @@ def test_sums_of_truth_values_and_short_integers_are_counts():
 
 
 def test_rows_of_rows_keep_what_is_known_of_their_values():
-    known = amp.Ragged.of([none(0, 3).astype(np.float32), none(0, 3).astype(np.float32)])
+    known = amp.Ragged.of(
+        [
+            none(
+                0,
+                3,
+            ).astype(np.float32),
+            none(0, 3).astype(np.float32),
+        ]
+    )
     assert (known.values.shape, known.values.dtype) == ((0, 3), np.float32)
-    deep = amp.Ragged.of([[], [none(0, 2), none(1, 2)]])
+    deep = amp.Ragged.of(
+        [
+            [],
+            [
+                none(
+                    0,
+                    2,
+                ),
+                none(1, 2),
+            ],
+        ]
+    )
     assert (deep.values.values.shape, deep.sizes.tolist(), deep.values.sizes.tolist()) == (
         (1, 2),
         [0, 2],
@@ -506,7 +525,13 @@ def test_a_message_belongs_to_its_instance_where_the_first_has_none():
     with jax.enable_x64(True):
         instances = []
         for n in (0, 1, 0, 2):
-            instances.append({"n": np.zeros(n, int), "k": 1.0, "y": np.ones(2)})
+            instances.append(
+                {
+                    "n": np.zeros(n, int),
+                    "k": 1.0,
+                    "y": np.ones(2),
+                }
+            )
         spec = {"n": "int32[n]", "k": "float64[]", "y": "float64[2]"}
         Compiled64(model, P, spec, instances).check_gradients()
 
@@ -568,11 +593,17 @@ def test_python_is_asked_whether_a_length_is_1():
         {"x": "float32[t]"},
     )
     with pytest.raises(DataError, match=r"`t` of another length.*with 1, got 1 elements"):
-        batched({"w": jnp.float32(2.0)}, [{"x": np.ones(1, np.float32)}])
+        batched(
+            {"w": jnp.float32(2.0)},
+            [{"x": np.ones(1, np.float32)}],
+        )
 
 
 def of_two(n, total):
-    return {"x": np.ones(n, np.float32), "y": np.full(total, 2, np.float32)}
+    return {
+        "x": np.ones(n, np.float32),
+        "y": np.full(total, 2, np.float32),
+    }
 
 
 @pytest.mark.parametrize("messages", [False, True])
@@ -603,7 +634,10 @@ def test_two_lengths_as_arrays_are_compared_for_each_example():
         return p["w"] * jnp.where(is_equal, x * y, x + y)
 
     batched = amp.vmap(model, {"x": "float32[n]", "y": "float32[m]"})
-    found = batched({"w": jnp.float32(2.0)}, [of_two(1, 3), of_two(2, 2), of_two(0, 2)])
+    found = batched(
+        {"w": jnp.float32(2.0)},
+        [of_two(1, 3), of_two(2, 2), of_two(0, 2)],
+    )
     np.testing.assert_allclose(found, [14, 16, 8], 1e-6)
 
 

@@ -263,7 +263,10 @@ def test_the_thread_computes_in_as_many_bits_as_the_caller():
             {"x": "float64[2]"},
             params={"w": np.float64(1)},
         )
-        (batch,) = batched.batches([{"x": np.array([1.0, 1 + 1e-12])}], 1)
+        (batch,) = batched.batches(
+            [{"x": np.array([1.0, 1 + 1e-12])}],
+            1,
+        )
         assert float(batched({"w": np.float64(1)}, batch)[0]) != 2.0
 
 
@@ -300,4 +303,12 @@ def test_mistakes_have_errors():
     with pytest.raises(DataError, match="seed: expected a whole number from 0, or None, got -1"):
         batched.batches(EXAMPLES, 4, -1)
     with pytest.raises(DataError, match="a number from -3 to 2, of one of 3 entries"):
-        batched.batches([{**EXAMPLES[0], "chars": [[3]], "x": [1.0]}])
+        batched.batches(
+            [
+                {
+                    **EXAMPLES[0],
+                    "chars": [[3]],
+                    "x": [1.0],
+                }
+            ]
+        )

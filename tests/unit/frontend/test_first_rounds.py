@@ -67,7 +67,10 @@ def gated_cell(p, h, x):
 
 
 def named_cell(p, h, x):
-    return amp.node("turn", min_update_interval=3)(lambda h, x: plain_cell(p, h, x))(
+    return amp.node(
+        "turn",
+        min_update_interval=3,
+    )(lambda h, x: plain_cell(p, h, x))(
         h,
         x,
     )
@@ -139,13 +142,27 @@ def test_a_carry_of_several_dtypes_and_sequences_within_sequences():
                 ),
                 gates,
             )
-            told = amp.sum(amp.map(lambda n, f: (n + 1) * f, numbers, firsts))
+            told = amp.sum(
+                amp.map(
+                    lambda n, f: (n + 1) * f,
+                    numbers,
+                    firsts,
+                )
+            )
             return jnp.sum(h) * n + jnp.sum(c) + told
 
         return amp.sum(amp.map(word, s["chars"]))
 
     data = []
-    for rows in ([[1, 2, 3], [], [4]], [[]], [[5, 6]]):
+    for rows in (
+        [
+            [1, 2, 3],
+            [],
+            [4],
+        ],
+        [[]],
+        [[5, 6]],
+    ):
         data.append({"chars": amp.Ragged.of(rows)})
     with jax.enable_x64(True):
         law = Compiled64(model, PARAMS, {"chars": "int32[w,c]"}, data)
@@ -214,7 +231,15 @@ def test_a_loop_may_give_a_computed_sequence_for_each_element(source, reverse):
     rng = np.random.default_rng(0)
     none = np.zeros(0, np.int32)
     data = []
-    for rows in ([[1, 2, 3], [], [4]], [], [[5, 6]]):
+    for rows in (
+        [
+            [1, 2, 3],
+            [],
+            [4],
+        ],
+        [],
+        [[5, 6]],
+    ):
         data.append(
             {
                 "x": rng.normal(size=(len(rows), 2)),
@@ -288,7 +313,15 @@ def test_a_number_that_was_read_decides_also_after_the_loop():
         )
 
     data = []
-    for instance, sign in zip(instances(0, 1, 3), (1, -2, 4), strict=True):
+    for instance, sign in zip(
+        instances(
+            0,
+            1,
+            3,
+        ),
+        (1, -2, 4),
+        strict=True,
+    ):
         data.append({**instance, "y": np.array([1.0, sign])})
     with jax.enable_x64(True):
         for each in (model, alone):

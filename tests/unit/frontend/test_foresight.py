@@ -22,7 +22,12 @@ def model_of(n_choices: int, reverse: bool, twice: bool = True):
                 [*turns, lambda h: 0.9 * h],
                 h,
             )
-            return amp.cond(also > 0, lambda h: h - 0.1, lambda h: h, h) if twice else h, None
+            return amp.cond(
+                also > 0,
+                lambda h: h - 0.1,
+                lambda h: h,
+                h,
+            ) if twice else h, None
 
         return jnp.sum(
             amp.scan(step, s["x"] * 1.0, (s["order"], s["also"]), reverse=reverse)[0] ** 2
@@ -77,7 +82,12 @@ def two_wires(p, s):
 
 def test_wires_of_one_carry_are_told_the_same():
     with jax.enable_x64(True):
-        Compiled64(two_wires, PARAMS, SPEC, instances_of(8, (0, 3, 22, 70))).check_direction()
+        Compiled64(
+            two_wires,
+            PARAMS,
+            SPEC,
+            instances_of(8, (0, 3, 22, 70)),
+        ).check_direction()
 
 
 @pytest.mark.nightly

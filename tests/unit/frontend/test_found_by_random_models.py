@@ -138,7 +138,15 @@ def a_tree_that_is_gone_through_both_ways(p, s):
         s["tree"],
         arity=2,
     )
-    return jnp.sum(amp.sum(amp.map(lambda x, y: x * y, down, up)))
+    return jnp.sum(
+        amp.sum(
+            amp.map(
+                lambda x, y: x * y,
+                down,
+                up,
+            )
+        )
+    )
 
 
 def sequences_of_sequences_from_outside(p, s):
@@ -146,7 +154,12 @@ def sequences_of_sequences_from_outside(p, s):
         return amp.sum(amp.map(lambda x: p["embed"][x], c))
 
     return jnp.sum(
-        amp.sum(amp.map(lambda w: w["word"] * amp.sum(amp.map(each, s["chars"])), s["tree"].value))
+        amp.sum(
+            amp.map(
+                lambda w: w["word"] * amp.sum(amp.map(each, s["chars"])),
+                s["tree"].value,
+            )
+        )
     )
 
 
@@ -174,7 +187,12 @@ def a_number_that_a_choice_gives_counts(p, s):
         lambda: s["n"],
         lambda: jnp.int32(1),
     )
-    long = amp.sum(amp.map(lambda w: (w > 1).astype(jnp.int32), s["words"]))
+    long = amp.sum(
+        amp.map(
+            lambda w: (w > 1).astype(jnp.int32),
+            s["words"],
+        )
+    )
     return jnp.sum(amp.fori_loop(k + long, lambda i, h: h * p["a"] + i, s["y"]) ** 2)
 
 
@@ -232,12 +250,22 @@ def trees_in_leaves_of_trees(p, s):
 
 def a_carry_that_is_an_element_from_outside(p, s):
     """Copies of elements for each word do not know how many elements there are."""
-    rows = amp.softmax(amp.map(lambda word: p["embed"][word], s["words"]))
+    rows = amp.softmax(
+        amp.map(
+            lambda word: p["embed"][word],
+            s["words"],
+        )
+    )
 
     def last():
         return amp.scan(lambda carry, row: (row, None), s["y"], rows)[0]
 
-    return amp.sum(amp.map(lambda word: jnp.sum(last() * word), s["words"]))
+    return amp.sum(
+        amp.map(
+            lambda word: jnp.sum(last() * word),
+            s["words"],
+        )
+    )
 
 
 def a_carry_of_children_that_forgets_the_one_before(p, s):

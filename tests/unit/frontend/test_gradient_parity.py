@@ -101,9 +101,21 @@ def in_half_precision(dtype, of_params):
         return jnp.sum((h @ p["out"].astype(dtype)).astype(jnp.float32) ** 2)
 
     def words(n):
-        return {"words": np.random.default_rng(n).integers(0, 6, n).astype(np.int32)}
+        return {
+            "words": np.random.default_rng(n)
+            .integers(
+                0,
+                6,
+                n,
+            )
+            .astype(np.int32)
+        }
 
-    return amp.compile(narrow, params, {"words": "int32[t]"}), [words(n) for n in (2, 9)]
+    return amp.compile(
+        narrow,
+        params,
+        {"words": "int32[t]"},
+    ), [words(n) for n in (2, 9)]
 
 
 @pytest.mark.nightly

@@ -135,11 +135,21 @@ def test_graphs_as_jraph_writes_them():
             r"senders, edge 0: expected a node in \[0, 3\), got 3",
         ),
         (
-            SimpleNamespace(senders=[0], receivers=[0, 1], edges=None, n_node=[3]),
+            SimpleNamespace(
+                senders=[0],
+                receivers=[0, 1],
+                edges=None,
+                n_node=[3],
+            ),
             r"as many senders as receivers and kinds, got \[1, 2\]",
         ),
         (
-            SimpleNamespace(senders=[0], receivers=[1], edges=[0.5], n_node=[3]),
+            SimpleNamespace(
+                senders=[0],
+                receivers=[1],
+                edges=[0.5],
+                n_node=[3],
+            ),
             r"edges \(the kinds\): expected integers \[e\], got float64",
         ),
     ],
@@ -171,7 +181,12 @@ def test_edges_that_lead_nowhere(wrong, told):
 
 def test_one_kind_needs_no_kinds():
     def one(p, s):
-        return amp.sum(amp.map(jnp.sum, amp.propagate(lambda h: h @ p["a"], s["edges"], s["x"])))
+        return amp.sum(
+            amp.map(
+                jnp.sum,
+                amp.propagate(lambda h: h @ p["a"], s["edges"], s["x"]),
+            )
+        )
 
     compiled = amp.compile(
         one,
@@ -179,7 +194,12 @@ def test_one_kind_needs_no_kinds():
         {"x": "float32[v,3]", "edges": amp.Edges("v")},
     )
     pumped = compiled.data(
-        [{"x": np.ones((2, 3)), "edges": amp.Edges(np.array([0]), np.array([1]))}]
+        [
+            {
+                "x": np.ones((2, 3)),
+                "edges": amp.Edges(np.array([0]), np.array([1])),
+            }
+        ]
     ).gather(np.array([0]))
     (topology,) = pumped["v_edges"].payload
     assert [ends.tolist() for ends in (*topology.gather, *topology.scatter)] == [[0], [1]]
@@ -204,7 +224,12 @@ def test_rounds_are_one_stage():
                 h,
             )
 
-        return amp.sum(amp.map(jnp.sum, amp.fori_loop(3, step, s["x"])))
+        return amp.sum(
+            amp.map(
+                jnp.sum,
+                amp.fori_loop(3, step, s["x"]),
+            )
+        )
 
     compiled = amp.compile(
         rounds,
@@ -265,7 +290,14 @@ def test_rounds_are_one_stage():
 )
 def test_mistakes_name_the_line(body, told):
     def wrong(p, s):
-        return jnp.sum(amp.take(result, 0) if (result := body(p, s)).ndim > 1 else result)
+        return jnp.sum(
+            amp.take(
+                result,
+                0,
+            )
+            if (result := body(p, s)).ndim > 1
+            else result
+        )
 
     with pytest.raises(GraphError, match=f"test_graph_combinators.py:.*{told}"):
         amp.compile(wrong, PARAMS, {**SPEC, "z": "float32[t,3]"})

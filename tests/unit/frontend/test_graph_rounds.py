@@ -228,7 +228,11 @@ def test_rounds_without_messages_give_no_derivative():
         def turn(_, h):
             send = lambda h: jnp.log(h) * p["w"]
             got = amp.propagate([send], s["edges"], h)
-            return amp.map(lambda h, m: h + jnp.tanh(m * p["v"]), h, got)
+            return amp.map(
+                lambda h, m: h + jnp.tanh(m * p["v"]),
+                h,
+                got,
+            )
 
         return amp.sum(amp.fori_loop(s["rounds"], turn, s["x"]))
 
@@ -236,7 +240,10 @@ def test_rounds_without_messages_give_no_derivative():
         return {
             "x": np.array(x, np.float32),
             "rounds": np.int32(rounds),
-            "edges": amp.Edges(np.array(senders, np.int32), np.array(receivers, np.int32)),
+            "edges": amp.Edges(
+                np.array(senders, np.int32),
+                np.array(receivers, np.int32),
+            ),
         }
 
     spec = {"x": "float32[v]", "rounds": "int32[]", "edges": amp.Edges("v")}
@@ -245,7 +252,17 @@ def test_rounds_without_messages_give_no_derivative():
     alone = graph(2, [1.0, 2.0, 3.0], [], [])
     sending = graph(3, [2.0, 3.0], [0, 1], [1, 0])
     batched = amp.vmap(spread, spec, params=params)
-    largest = batched.pack([sending, graph(9, [4.0, 5.0], [0, 1], [1, 0])])
+    largest = batched.pack(
+        [
+            sending,
+            graph(
+                9,
+                [4.0, 5.0],
+                [0, 1],
+                [1, 0],
+            ),
+        ]
+    )
     for examples in ([ended, alone], [alone, ended], [ended, sending], [ended]):
         want = jax.value_and_grad(lambda p, each=examples: sum(spread(p, s) for s in each))(params)
         for batch in (batched.pack(examples), batched.pack(examples, like=largest)):

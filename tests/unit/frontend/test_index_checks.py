@@ -31,7 +31,13 @@ def at_any_depth(p, s):
 
 def by_a_branch_of_its_own(p, s):
     """Where `y` is 7 or more, another branch reads nothing."""
-    return jnp.sum(amp.cond(s["y"] < 7, lambda: p["embed"][s["y"]], lambda: jnp.zeros(3)))
+    return jnp.sum(
+        amp.cond(
+            s["y"] < 7,
+            lambda: p["embed"][s["y"]],
+            lambda: jnp.zeros(3),
+        )
+    )
 
 
 GOOD = {
@@ -63,7 +69,7 @@ SPEC = {
         (lambda p, s: jnp.sum(p["embed"][s["v"]]), {"v": [0, 5, 1]}, A_ROW, 5),
         (lambda p, s: jnp.sum(p["embed"][s["v"], s["v"] % 3]), {"v": [0, 5, 1]}, A_ROW, 5),
         (lambda p, s: jnp.sum(jax.vmap(lambda i: p["embed"][i])(s["v"])), {"v": [0, 5, 1]}, A_ROW, 5),
-        (lambda p, s: jnp.sum(jax.vmap(lambda i: p["embed"][i, 1])(s["v"])), {"v": [0, 1, -6]}, A_ROW, -6),
+        (lambda p, s: jnp.sum(jax.vmap(lambda i: p["embed"][i, 1])(s["v"])), {"v": [0, 1, -6,]}, A_ROW, -6),
         (lambda p, s: jnp.sum(jax.vmap(lambda row, i: row[i])(jnp.ones((3, 1)) * p["out"]["w"][0], s["v"])), {"v": [0, 4, 1]}, AN_ENTRY, 4),
         (lambda p, s: XENT(p["out"]["w"][0], s["y"]), {"y": 4}, AN_ENTRY, 4),
         (lambda p, s: total(amp.map(lambda w: XENT(p["embed"][w] @ p["out"]["w"], w - 1), s["ws"])), {"ws": [-4]}, AN_ENTRY, -5),

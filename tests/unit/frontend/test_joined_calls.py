@@ -109,7 +109,10 @@ def test_so_do_choices_of_other_values_those_that_the_example_makes_and_those_th
 
 def test_functions_may_hold_loops_and_nodes_with_replicas():
     def row(p, x, k):
-        grow = amp.node("e0", replicas=2)(lambda h: jnp.tanh(h @ p["e0"]["w"]))
+        grow = amp.node(
+            "e0",
+            replicas=2,
+        )(lambda h: jnp.tanh(h @ p["e0"]["w"]))
 
         def looped(x):
             return amp.while_loop(
@@ -233,7 +236,13 @@ def test_each_choice_draws_for_itself():
         return jnp.sum((first - second) ** 2)
 
     def model(p, s):
-        return amp.sum(amp.map(lambda x, k: row(p, x, k), s["x"], s["k"]))
+        return amp.sum(
+            amp.map(
+                lambda x, k: row(p, x, k),
+                s["x"],
+                s["k"],
+            )
+        )
 
     params = jax.tree.map(jnp.float32, PARAMS)
     spec = {"x": "float32[t,2]", "k": "int32[t]"}
@@ -303,7 +312,12 @@ def test_reductions_of_a_graphs_nodes_are_one_node_too():
     none = np.zeros(0, np.int32)
     data = []
     for n in (1, 4):
-        data.append({"x": RNG.normal(size=(n, 2)), "edges": amp.Edges(none, none, none)})
+        data.append(
+            {
+                "x": RNG.normal(size=(n, 2)),
+                "edges": amp.Edges(none, none, none),
+            }
+        )
     with jax.enable_x64(True):
         law = Compiled64(model, PARAMS, spec, data)
         assert [node.kind for node in law.graph.nodes.values()].count("Reduce") == 1

@@ -102,7 +102,11 @@ def cheapest(n, sizes, start):
 @given(SEEDS)
 def test_levels_are_cut_at_the_least_cost(seed):
     rng = np.random.default_rng(seed)
-    counts = rng.integers(0, 40, (int(rng.integers(1, 4)), int(rng.integers(0, 5))))
+    counts = rng.integers(
+        0,
+        40,
+        (int(rng.integers(1, 4)), int(rng.integers(0, 5))),
+    )
     sizes = row_counts(largest_count(int(counts.max(initial=0))))
     start = float(rng.integers(0, 9))
     batch, level = (np.repeat(at.ravel(), counts.ravel()) for at in np.indices(counts.shape))

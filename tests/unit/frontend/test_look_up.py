@@ -85,7 +85,10 @@ def test_a_table_computes_what_an_array_does_and_trains():
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_verify_compares_a_table_too():
-    assert compiled(Table(ROWS, optax.sgd(0.1))).verify(DATA[:2], progress=False)
+    assert compiled(Table(ROWS, optax.sgd(0.1))).verify(
+        DATA[:2],
+        progress=False,
+    )
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,12 @@ def additive(p, s):
 
     def step(h, x):
         q = h @ p["u"]
-        shares = amp.softmax(amp.map(lambda k: p["v"] @ jnp.tanh(q + k), keys))
+        shares = amp.softmax(
+            amp.map(
+                lambda k: p["v"] @ jnp.tanh(q + k),
+                keys,
+            )
+        )
         read = amp.sum(
             amp.map(
                 lambda share, m: share * m,
@@ -119,7 +124,12 @@ def guarded(p, s):
     memory = amp.map(lambda m: s["sign"] * jnp.exp(m), s["memory"])
 
     def turn(i, h):
-        bits = amp.sum(amp.map(lambda m: jnp.log(h * m) * p["v"], memory))
+        bits = amp.sum(
+            amp.map(
+                lambda m: jnp.log(h * m) * p["v"],
+                memory,
+            )
+        )
         return s["sign"] * jnp.exp(jnp.tanh(bits))
 
     h = amp.fori_loop(
@@ -135,8 +145,16 @@ def reductions(p, s):
     mean = amp.sum(s["memory"]) / 7
 
     def step(h, x):
-        apart = amp.map(lambda m: jnp.sum((h - m @ p["u"]) ** 2), s["memory"])
-        alone = amp.sum(amp.map(lambda m: jnp.sin(m @ p["v"]), s["memory"]))
+        apart = amp.map(
+            lambda m: jnp.sum((h - m @ p["u"]) ** 2),
+            s["memory"],
+        )
+        alone = amp.sum(
+            amp.map(
+                lambda m: jnp.sin(m @ p["v"]),
+                s["memory"],
+            )
+        )
         whole = amp.sum(amp.map(lambda m: mean * m, s["memory"]))
         near = jnp.tanh(-amp.logsumexp(apart)) + jnp.tanh(-amp.max(apart))
         return cell(p, h, x * near + alone + whole), None
@@ -165,7 +183,10 @@ def masked(p, s):
         return cell(p, h, x + read), shares
 
     h, shares = amp.scan(step, START, (s["words"], s["at"]))
-    entropies = amp.map(lambda each: amp.sum(amp.map(lambda z: z**2, each)), shares)
+    entropies = amp.map(
+        lambda each: amp.sum(amp.map(lambda z: z**2, each)),
+        shares,
+    )
     return jnp.sum(h) + amp.sum(entropies)
 
 
@@ -174,7 +195,11 @@ def in_a_map(p, s):
 
     def of_text(text):
         def step(h, x):
-            return cell(p, h, x + attend(h, s["memory"]) - attend(h, text)), None
+            return cell(
+                p,
+                h,
+                x + attend(h, s["memory"]) - attend(h, text),
+            ), None
 
         return amp.scan(step, START, text)[0]
 
@@ -192,14 +217,24 @@ def beyond(p, s):
             0.1,
             scores,
         )
-        some = amp.map(lambda z: amp.cond(amp.read(z > 0), lambda: z**2, lambda: -z), scores)
+        some = amp.map(
+            lambda z: amp.cond(amp.read(z > 0), lambda: z**2, lambda: -z),
+            scores,
+        )
         cover = amp.map(
             lambda old, z, m: 0.5 * old + z * (m @ p["v"]),
             cover,
             some,
             s["memory"],
         )
-        return (cell(p, h, x + attend(h, s["memory"]) * c + amp.sum(cover)), cover), None
+        return (
+            cell(
+                p,
+                h,
+                x + attend(h, s["memory"]) * c + amp.sum(cover),
+            ),
+            cover,
+        ), None
 
     start = amp.map(lambda m: m @ p["v"], s["memory"])
     (h, cover), _ = amp.scan(step, (START, start), s["words"])

@@ -31,7 +31,13 @@ def example(n, m):
     }
 
 
-EXAMPLES = [example(3, 4), example(0, 2), example(5, 1), example(1, 7), example(2, 0)]
+EXAMPLES = [
+    example(3, 4),
+    example(0, 2),
+    example(5, 1),
+    example(1, 7),
+    example(2, 0),
+]
 
 
 def attend(h, memory):
@@ -63,7 +69,15 @@ def of_the_carry_before(p, s):
         h, n = carry
         inner = x @ p["u"]
         new = jnp.tanh(h + inner)
-        return (new, n + 1), (attend(h, s["memory"]), inner @ p["u"], n, x)
+        return (new, n + 1), (
+            attend(
+                h,
+                s["memory"],
+            ),
+            inner @ p["u"],
+            n,
+            x,
+        )
 
     (h, n), (read, twice, numbers, xs) = amp.scan(
         step,
@@ -72,7 +86,13 @@ def of_the_carry_before(p, s):
         reverse=True,
     )
     sums = amp.sum(
-        amp.map(lambda a, b, i, x: (a * b + x) @ (i * p["u"][0]), read, twice, numbers, xs)
+        amp.map(
+            lambda a, b, i, x: (a * b + x) @ (i * p["u"][0]),
+            read,
+            twice,
+            numbers,
+            xs,
+        )
     )
     return jnp.sum(h) * n + sums
 

@@ -8,7 +8,12 @@ import pytest
 import ampjax as amp
 from ampjax.errors import DataError, SettingsError
 
-PARAMS = {"embed": np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)}
+PARAMS = {
+    "embed": np.linspace(-1, 1, 12, dtype=np.float32).reshape(
+        4,
+        3,
+    )
+}
 SPEC = {"words": "int32[t]", "tags": "int32[t]", "next": "int32[u]", "label": "int32[]"}
 BARE = [
     {"words": [1, 2]},
@@ -48,7 +53,13 @@ def trainer(compiled):
 def test_outputs_are_those_of_data_with_labels(compiled, trainer, stacked):
     whole = []
     for s in BARE:
-        whole.append({**s, "tags": np.zeros(len(s["words"]), int), "label": 2})
+        whole.append(
+            {
+                **s,
+                "tags": np.zeros(len(s["words"]), int),
+                "label": 2,
+            }
+        )
     if stacked:
         bare = amp.Stacked({"words": amp.Ragged.of([s["words"] for s in BARE])})
     else:
@@ -94,13 +105,23 @@ def test_a_label_that_some_have_is_missing_in_the_others(compiled):
 
 
 def payload(p, s):
-    total = amp.sum(amp.map(lambda w: p["embed"][w], s["words"]))
+    total = amp.sum(
+        amp.map(
+            lambda w: p["embed"][w],
+            s["words"],
+        )
+    )
     amp.output("total", total * s["label"])
     return jnp.sum(total)
 
 
 def choice(p, s):
-    total = amp.sum(amp.map(lambda w: p["embed"][w], s["words"]))
+    total = amp.sum(
+        amp.map(
+            lambda w: p["embed"][w],
+            s["words"],
+        )
+    )
     amp.output(
         "total",
         amp.cond(
@@ -113,7 +134,12 @@ def choice(p, s):
 
 
 def length(p, s):
-    total = amp.sum(amp.map(lambda w: p["embed"][w], s["words"]))
+    total = amp.sum(
+        amp.map(
+            lambda w: p["embed"][w],
+            s["words"],
+        )
+    )
     amp.output(
         "total",
         amp.fori_loop(
@@ -137,7 +163,13 @@ def taken(p, s):
 
 
 @pytest.mark.parametrize(
-    ("model", "leaf"), [(payload, "label"), (choice, "label"), (length, "next"), (taken, "label")]
+    ("model", "leaf"),
+    [
+        (payload, "label"),
+        (choice, "label"),
+        (length, "next"),
+        (taken, "label"),
+    ],
 )
 def test_what_an_output_depends_on_may_not_be_missing(model, leaf):
     compiled = amp.compile(
@@ -248,7 +280,15 @@ def over_a_tree_of_labels(p, s):
 def over_edges_that_are_labels(p, s):
     _, total = told(p, s)
     x = amp.map(lambda x: x * total, s["nodes"])
-    return jnp.sum(amp.sum(amp.propagate([lambda x: jnp.tanh(x)], s["edges"], x)))
+    return jnp.sum(
+        amp.sum(
+            amp.propagate(
+                [lambda x: jnp.tanh(x)],
+                s["edges"],
+                x,
+            )
+        )
+    )
 
 
 def chosen_by_labels_in_a_loop_of_words(p, s):
@@ -257,7 +297,11 @@ def chosen_by_labels_in_a_loop_of_words(p, s):
     def step(h, w, tag):
         h = jnp.tanh(h + p["embed"][w])
         amp.output("each", h)
-        return h, amp.cond(tag > 0, lambda: jnp.sum(h), lambda: jnp.sum(h**2))
+        return h, amp.cond(
+            tag > 0,
+            lambda: jnp.sum(h),
+            lambda: jnp.sum(h**2),
+        )
 
     last, losses = amp.scan(
         lambda h, x: step(h, *x),
@@ -332,7 +376,16 @@ def test_prediction_runs_nothing_that_only_losses_need():
     """A loop over fifty labels, which are there."""
     model = amp.compile(in_a_scan_of_labels, PARAMS, {"words": "int32[t]", "next": "int32[u]"})
     trainer = amp.Trainer(model.graph, compile_ahead=False)
-    trainer.predict(model.data([{"words": [1, 2, 3], "next": [1] * 50}]))
+    trainer.predict(
+        model.data(
+            [
+                {
+                    "words": [1, 2, 3],
+                    "next": [1] * 50,
+                }
+            ]
+        )
+    )
     assert trainer.inference_statistics.messages < 20
 
 
@@ -360,7 +413,12 @@ def read_on_the_way(p, s):
     h = hidden(p, s)
     amp.output(
         "total",
-        amp.sum(amp.map(lambda tag: amp.take(h, tag), s["tags"])),
+        amp.sum(
+            amp.map(
+                lambda tag: amp.take(h, tag),
+                s["tags"],
+            )
+        ),
     )
     return 0.0
 

@@ -13,7 +13,11 @@ import ampjax as amp
 from ampjax.frontend.loops.loop_forms import loops_as
 
 WIDTH = 3
-PARAMS = {"w": 0.7 * np.eye(WIDTH), "u": np.ones(WIDTH), "table": np.ones((4, WIDTH))}
+PARAMS = {
+    "w": 0.7 * np.eye(WIDTH),
+    "u": np.ones(WIDTH),
+    "table": np.ones((4, WIDTH)),
+}
 SPEC = {
     "a": f"float64[n,{WIDTH}]",
     "b": f"float64[m,{WIDTH}]",
@@ -29,7 +33,11 @@ def example(seed, n, m, k):
     return {
         "a": rng.uniform(0.5, 1.5, (n, WIDTH)),
         "b": rng.uniform(0.5, 1.5, (m, WIDTH)),
-        "ids": rng.integers(1, max(n, 1) + 1, k).astype(np.int32),
+        "ids": rng.integers(
+            1,
+            max(n, 1) + 1,
+            k,
+        ).astype(np.int32),
         "edges": amp.Edges(
             rng.integers(0, max(n, 1), n_edges).astype(np.int32),
             rng.integers(0, max(n, 1), n_edges).astype(np.int32),
@@ -41,21 +49,41 @@ EXAMPLES = [example(seed, *sizes) for seed, sizes in enumerate(SIZES)]
 
 
 def of_elements(p, s):
-    return amp.sum(amp.map(lambda x: jnp.log(x @ p["w"] @ p["u"]), s["a"]))
+    return amp.sum(
+        amp.map(
+            lambda x: jnp.log(x @ p["w"] @ p["u"]),
+            s["a"],
+        )
+    )
 
 
 def of_a_table(p, s):
-    return amp.sum(amp.map(lambda i: jnp.log(p["table"][i] @ p["u"] * i), s["ids"]))
+    return amp.sum(
+        amp.map(
+            lambda i: jnp.log(p["table"][i] @ p["u"] * i),
+            s["ids"],
+        )
+    )
 
 
 def of_taken(p, s):
-    return amp.sum(amp.map(lambda i: jnp.log(amp.take(s["a"], i - 1) @ p["u"]), s["ids"]))
+    return amp.sum(
+        amp.map(
+            lambda i: jnp.log(amp.take(s["a"], i - 1) @ p["u"]),
+            s["ids"],
+        )
+    )
 
 
 def of_values_around(p, s):
     total = amp.sum(s["a"]) + 1.0
     scale = jnp.log(p["u"].sum())
-    return amp.sum(amp.map(lambda x: jnp.log((x * scale) @ (total @ p["w"])), s["b"]))
+    return amp.sum(
+        amp.map(
+            lambda x: jnp.log((x * scale) @ (total @ p["w"])),
+            s["b"],
+        )
+    )
 
 
 def of_pairs(p, s):
@@ -70,7 +98,10 @@ def of_pairs(p, s):
 
 def of_attention(p, s):
     def row(x):
-        scores = amp.map(lambda y: jnp.log((x @ p["w"]) @ y), s["b"])
+        scores = amp.map(
+            lambda y: jnp.log((x @ p["w"]) @ y),
+            s["b"],
+        )
         read = amp.sum(
             amp.map(
                 lambda w, y: w * jnp.sqrt(y * p["u"]),
@@ -153,7 +184,12 @@ def test_values_and_gradients_are_those_of_each_example(model, form):
             lambda batch: jax.value_and_grad(lambda p: jnp.sum(batched(p, batch)))(PARAMS)
         )
         for number, each in enumerate(EXAMPLES):
-            value, grads = run(jax.tree.map(lambda x, i=number: x[i], parts))
+            value, grads = run(
+                jax.tree.map(
+                    lambda x, i=number: x[i],
+                    parts,
+                )
+            )
             want, want_grads = jax.value_and_grad(model)(PARAMS, each)
             np.testing.assert_allclose(value, want, rtol=1e-9)
             for name, found in grads.items():

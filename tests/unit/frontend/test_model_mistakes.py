@@ -208,7 +208,12 @@ def leaked_into_other(p, s):
         lambda w: kept.append(p["e"][w]) or p["e"][w],
         s["w"],
     )
-    return amp.sum(amp.map(lambda w: loss(kept[0] * p["e"][w]), s["w"]))  # <-
+    return amp.sum(
+        amp.map(
+            lambda w: loss(kept[0] * p["e"][w]),
+            s["w"],
+        )
+    )  # <-
 
 
 @mistake(
@@ -245,28 +250,51 @@ def scan_no_pair(p, s):
     ", `map_lengths`: expected sequences of one length for `map`, got lengths w and u. Give dimensions that are always equal one name in the spec."
 )
 def map_lengths(p, s):
-    return amp.sum(amp.map(lambda w, u: loss(p["e"][w] + u), s["w"], s["u"]))  # <-
+    return amp.sum(
+        amp.map(
+            lambda w, u: loss(p["e"][w] + u),
+            s["w"],
+            s["u"],
+        )
+    )  # <-
 
 
 @mistake(
     ", `map_array_fixed`: expected sequences of one length for `map`, got lengths w and 2. Give dimensions that are always equal one name in the spec."
 )
 def map_array_fixed(p, s):
-    return amp.sum(amp.map(lambda w, u: loss(p["e"][w] + u), s["w"], s["y"]))  # <-
+    return amp.sum(
+        amp.map(
+            lambda w, u: loss(p["e"][w] + u),
+            s["w"],
+            s["y"],
+        )
+    )  # <-
 
 
 @mistake(
     ", `map_number`: expected sequences for `map`, got int32[]. Give arrays whose first axis counts elements."
 )
 def map_number(p, s):
-    return amp.sum(amp.map(lambda w: loss(p["e"][w]), s["k"]))  # <-
+    return amp.sum(
+        amp.map(
+            lambda w: loss(p["e"][w]),
+            s["k"],
+        )
+    )  # <-
 
 
 @mistake(
     ", `branch_outputs`: expected the branch for true to return the same types as the branch for false: float32[3], got float32[2]. Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
 )
 def branch_outputs(p, s):
-    return loss(amp.cond(s["k"] > 0, lambda: p["e"][0], lambda: jnp.zeros(3)))  # <-
+    return loss(
+        amp.cond(
+            s["k"] > 0,
+            lambda: p["e"][0],
+            lambda: jnp.zeros(3),
+        )
+    )  # <-
 
 
 @mistake(
@@ -280,14 +308,26 @@ def branch_structure(p, s):
     ", `branch_dtype`: expected the branch for true to return the same types as the branch for false: int32[2], got float32[2]. Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
 )
 def branch_dtype(p, s):
-    return loss(amp.cond(s["k"] > 0, lambda: p["e"][0], lambda: jnp.zeros(2, jnp.int32)))  # <-
+    return loss(
+        amp.cond(
+            s["k"] > 0,
+            lambda: p["e"][0],
+            lambda: jnp.zeros(2, jnp.int32),
+        )
+    )  # <-
 
 
 @mistake(
     ", `switch_branch_args`: expected a function of 1 argument, got switch_branch_args.<locals>.<lambda>() takes 0 positional arguments but 1 was given. Mend its arguments."
 )
 def switch_branch_args(p, s):
-    return loss(amp.switch(s["k"], [lambda x: x, lambda: p["e"][0]], s["y"]))  # <-
+    return loss(
+        amp.switch(
+            s["k"],
+            [lambda x: x, lambda: p["e"][0]],
+            s["y"],
+        )
+    )  # <-
 
 
 @mistake(
@@ -314,7 +354,12 @@ def positions(p, s):
     ": expected operations on one element, got `dot_general` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`. `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
 )
 def matmul_on_sequence(p, s):
-    return amp.sum(amp.map(loss, embedded(p, s) @ p["a"]["w"]))  # <-
+    return amp.sum(
+        amp.map(
+            loss,
+            embedded(p, s) @ p["a"]["w"],
+        )
+    )  # <-
 
 
 @mistake(
@@ -358,21 +403,38 @@ def fold_kids_plain(p, s):
     ": expected operations on one element, got indexing (`gather`) on a whole sequence, whose length is each instance's own. Look up element by element: `amp.map(lambda i: table[i], xs)`. `amp.vmap` takes most such operations, and so does a trainer by batches: `amp.compile(..., messages=False)`."
 )
 def nested_as_array(p, s):
-    return amp.sum(amp.map(lambda c: loss(p["e"][c]), s["ch"]))  # <-
+    return amp.sum(
+        amp.map(
+            lambda c: loss(p["e"][c]),
+            s["ch"],
+        )
+    )  # <-
 
 
 @mistake(
     ", `switch_star`: expected a list of at least one function, got function. Give `switch` a list of functions, then the operands: `amp.switch(index, [f, g], x)`."
 )
 def switch_star(p, s):
-    return loss(amp.switch(s["k"], lambda: s["y"], lambda: p["e"][0]))  # <-
+    return loss(
+        amp.switch(
+            s["k"],
+            lambda: s["y"],
+            lambda: p["e"][0],
+        )
+    )  # <-
 
 
 @mistake(
     ", `cond_no_read`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
 )
 def cond_no_read(p, s):
-    return loss(amp.cond((p["a"]["w"] @ s["y"])[0] > 0, lambda: s["y"], lambda: p["e"][0]))  # <-
+    return loss(
+        amp.cond(
+            (p["a"]["w"] @ s["y"])[0] > 0,
+            lambda: s["y"],
+            lambda: p["e"][0],
+        )
+    )  # <-
 
 
 @mistake(
@@ -391,7 +453,13 @@ def switch_no_read(p, s):
     ", `cond_on_params`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
 )
 def cond_on_params(p, s):
-    return loss(amp.cond(p["a"]["b"][0] > 0, lambda: s["y"], lambda: p["e"][0]))  # <-
+    return loss(
+        amp.cond(
+            p["a"]["b"][0] > 0,
+            lambda: s["y"],
+            lambda: p["e"][0],
+        )
+    )  # <-
 
 
 @mistake(
@@ -442,7 +510,12 @@ def leaf_node_and_plain(p, s):
     ", `node_option`: expected options of a node: tx, min_update_interval, max_dispatch_size, weights, gradient, worker, got `lr`. Mend its name."
 )
 def node_option(p, s):
-    return loss(amp.node("one", lr=0.1)(lambda x: p["a"]["w"] @ x)(s["y"]))  # <-
+    return loss(
+        amp.node(
+            "one",
+            lr=0.1,
+        )(lambda x: p["a"]["w"] @ x)(s["y"])
+    )  # <-
 
 
 @mistake(
@@ -456,7 +529,12 @@ def node_combinator(p, s):
     ", `node_sequence`: expected arrays for a function made with `amp.node`, got a sequence. Call it in a `map`."
 )
 def node_sequence(p, s):
-    return amp.sum(amp.map(loss, amp.node("one")(lambda xs: p["e"][xs])(s["w"])))  # <-
+    return amp.sum(
+        amp.map(
+            loss,
+            amp.node("one")(lambda xs: p["e"][xs])(s["w"]),
+        )
+    )  # <-
 
 
 @mistake(
@@ -657,7 +735,14 @@ def output_seq_seq(p, s):
     ", `while_no_read`: expected a test of a value that is read back, got a test without `amp.read`. Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
 )
 def while_no_read(p, s):
-    return loss(amp.while_loop(lambda h: h[0] > 0, lambda h: h - p["a"]["b"], s["y"], most=2))  # <-
+    return loss(
+        amp.while_loop(
+            lambda h: h[0] > 0,
+            lambda h: h - p["a"]["b"],
+            s["y"],
+            most=2,
+        )
+    )  # <-
 
 
 @mistake(", `while_most`: expected most >= 1, got 0. Say how many rounds there can be: `most=10`.")
@@ -738,7 +823,14 @@ def empty_switch(p, s):
     ", `sum_of_seqs`: expected a sequence of arrays for `sum`, got a sequence of sequences. Sum the inner sequences in a `map` first."
 )
 def sum_of_seqs(p, s):
-    return amp.sum(amp.sum(amp.map(lambda c: amp.map(lambda x: loss(p["e"][x]), c), s["ch"])))  # <-
+    return amp.sum(
+        amp.sum(
+            amp.map(
+                lambda c: amp.map(lambda x: loss(p["e"][x]), c),
+                s["ch"],
+            )
+        )
+    )  # <-
 
 
 @mistake(
@@ -765,14 +857,25 @@ def fori_computed(p, s):
     ", `fori_float`: expected a number of steps: one integer, got float32[]. Give one of the instance's integers."
 )
 def fori_float(p, s):
-    return loss(amp.fori_loop(s["y"][0], lambda i, h: h + p["a"]["b"], s["y"]))  # <-
+    return loss(
+        amp.fori_loop(
+            s["y"][0],
+            lambda i, h: h + p["a"]["b"],
+            s["y"],
+        )
+    )  # <-
 
 
 @mistake(
     ", `take_computed`: expected an element's number that follows from the instance, got one that depends on parameters. Choose by the instance's integers; or weigh all elements, as attention does. `amp.vmap` takes it as it is, and so does `amp.compile(..., messages=False)`, for `mode='batch'`."
 )
 def take_computed(p, s):
-    return loss(amp.take(embedded(p, s), jnp.argmax(p["a"]["w"] @ s["y"])))  # <-
+    return loss(
+        amp.take(
+            embedded(p, s),
+            jnp.argmax(p["a"]["w"] @ s["y"]),
+        )
+    )  # <-
 
 
 @mistake(
@@ -940,11 +1043,22 @@ def test_a_model_with_other_arguments():
 
 
 def everything(p, s):
-    pairs = amp.sum(amp.map(lambda w, x: loss(p["e"][w] + x), s["w"], s["x"]))
+    pairs = amp.sum(
+        amp.map(
+            lambda w, x: loss(p["e"][w] + x),
+            s["w"],
+            s["x"],
+        )
+    )
     root = amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: a + b, s["t"], arity=2)[
         1
     ]  # the fold
-    chars = amp.sum(amp.map(lambda c: amp.sum(amp.map(lambda x: loss(p["e"][x]), c)), s["ch"]))
+    chars = amp.sum(
+        amp.map(
+            lambda c: amp.sum(amp.map(lambda x: loss(p["e"][x]), c)),
+            s["ch"],
+        )
+    )
     return pairs + loss(root) + chars + loss(s["y"] * s["k"]) + amp.sum(amp.map(loss, s["u"]))
 
 
@@ -1242,7 +1356,12 @@ def test_gradients_of_what_is_not_read_are_zero_where_parameters_keep_their_valu
 
 
 def inner_lists(p, s):
-    return amp.sum(amp.map(lambda cs: amp.sum(amp.map(lambda c: loss(p["e"][c]), cs)), s["ch"]))
+    return amp.sum(
+        amp.map(
+            lambda cs: amp.sum(amp.map(lambda c: loss(p["e"][c]), cs)),
+            s["ch"],
+        )
+    )
 
 
 def scanned_lists(p, s):

@@ -218,7 +218,12 @@ def test_modules_of_nnx_are_parameters():
     compiled = amp.compile(recurrent, params, {"xs": "float32[t,2]", "v": "float32[2]"})
     examples = []
     for n in (2, 0, 1):
-        examples.append({"xs": np.ones((n, 2), np.float32) * 0.3, "v": np.float32([1, 2])})
+        examples.append(
+            {
+                "xs": np.ones((n, 2), np.float32) * 0.3,
+                "v": np.float32([1, 2]),
+            }
+        )
     assert compiled.verify(examples, progress=False)
     trainer = amp.Trainer(
         compiled.graph,
@@ -253,7 +258,11 @@ def test_layers_of_flax_that_draw_are_given_a_key():
         "v": [1.0, 2.0],
     }
     assert (
-        compiled.verify([example] * 5, progress=False) and float(compiled.loss(P, [example])) == 4.5
+        compiled.verify(
+            [example] * 5,
+            progress=False,
+        )
+        and float(compiled.loss(P, [example])) == 4.5
     )
 
 
@@ -346,7 +355,17 @@ def test_masked_arrays_are_refused():
         DataError,
         match=r"instance 1, `\['t'\]`: expected arrays all of whose entries count, got a masked",
     ):
-        compiled.data([{"t": [1.0]}, {"t": np.ma.array([1.0, 2.0], mask=[0, 1])}])
+        compiled.data(
+            [
+                {"t": [1.0]},
+                {
+                    "t": np.ma.array(
+                        [1.0, 2.0],
+                        mask=[0, 1],
+                    )
+                },
+            ]
+        )
 
 
 def test_parameters_come_back_as_arrays_of_jax():

@@ -71,7 +71,13 @@ def count_down():
 def test_two_registered_rules_make_a_combinator(count_down):
     def model(params, example):
         xs = example["x"]
-        return amp.sum(amp.map(lambda x, n: params["w"] * x * n, xs, count_down(xs)))
+        return amp.sum(
+            amp.map(
+                lambda x, n: params["w"] * x * n,
+                xs,
+                count_down(xs),
+            )
+        )
 
     params = {"w": jnp.float32(2)}
     spec = {"x": "float32[n]"}

@@ -55,7 +55,11 @@ def test_both_ways_read_the_same(seed, form):
         words = [in_form(rng, rng.integers(0, 9, n).tolist(), form) for n in lengths]
         nested = amp.Ragged.of(words, np.int32) if seed % 2 and words else words
         one = {
-            "words": in_form(rng, rng.integers(0, 9, len(words)).tolist(), form),
+            "words": in_form(
+                rng,
+                rng.integers(0, 9, len(words)).tolist(),
+                form,
+            ),
             "chars": nested,
             "x": rng.normal(size=(len(words), 3)).astype(np.float32),
             "size": len(words),
@@ -79,10 +83,37 @@ def test_both_ways_read_the_same(seed, form):
     [
         ("int32[n]", [[1, 2], np.array([3], np.int32)]),  # a list and an array
         ("int32[n]", [[1, True], [2]]),
-        ("int32[n]", [np.zeros(2, np.int64), np.zeros(1, np.int32)]),
+        (
+            "int32[n]",
+            [
+                np.zeros(
+                    2,
+                    np.int64,
+                ),
+                np.zeros(1, np.int32),
+            ],
+        ),
         ("int32[n]", [np.zeros(0), np.zeros(0)]),  # no row that could tell the dtype
-        ("int32[n]", [np.zeros(0, np.float64), np.ones(2, np.int32)]),
-        ("int32[n]", [np.zeros((2, 1), np.int32), np.zeros(1, np.int32)]),
+        (
+            "int32[n]",
+            [
+                np.zeros(
+                    0,
+                    np.float64,
+                ),
+                np.ones(2, np.int32),
+            ],
+        ),
+        (
+            "int32[n]",
+            [
+                np.zeros(
+                    (2, 1),
+                    np.int32,
+                ),
+                np.zeros(1, np.int32),
+            ],
+        ),
         ("int32[n]", [np.ones(2, np.int32), np.array(1)]),
         ("int32[n]", [[1.5], [2.0]]),
         ("int32[n]", [np.ma.array([1, 2]), np.ma.array([1])]),
@@ -94,7 +125,15 @@ def test_both_ways_read_the_same(seed, form):
         ("float32[2]", [np.ones(2), np.ones(3)]),
         ("float32[n]", [jax.numpy.ones(2), jax.numpy.ones(3)]),
         ("float32[n,m]", [amp.Ragged.of([[1.0], []]), [[2.0]]]),
-        ("float32[n,m]", [amp.Ragged(np.ones((3, 2)), np.array([1, 2]))]),
+        (
+            "float32[n,m]",
+            [
+                amp.Ragged(
+                    np.ones((3, 2)),
+                    np.array([1, 2]),
+                )
+            ],
+        ),
         ("int32[n]", ["ab", "c"]),
     ],
 )
@@ -123,6 +162,10 @@ def test_trees_and_edges_are_read_in_passes():
         np.array([1], np.int32),
         None,
     )
-    instance = {"tree": tree, "n": np.ones((2, 1), np.float32), "edges": edges}
+    instance = {
+        "tree": tree,
+        "n": np.ones((2, 1), np.float32),
+        "edges": edges,
+    }
     # Kinds are left out, which the other way reads as zeros.
     assert require_same(spec, [instance, instance]) == 6

@@ -40,7 +40,12 @@ def example(n, number, dtype=np.float64):
         "id": number,
         "raw": np.asarray(jax.random.PRNGKey(number)),
         "key": key,
-        "keys": list(jax.random.split(key, n)) if n != 1 else jax.random.split(key, 3),
+        "keys": list(jax.random.split(key, n))
+        if n != 1
+        else jax.random.split(
+            key,
+            3,
+        ),
         "tree": amp.Tree.of(
             ((1, 2), 3),
             lambda x: np.array([x, 1], dtype),
@@ -95,7 +100,15 @@ def chosen(key, p, e):
     )
 
     def last():
-        return normal(amp.take(amp.map(lambda x: jax.random.fold_in(key, e["id"]), e["x"]), -1))
+        return normal(
+            amp.take(
+                amp.map(
+                    lambda x: jax.random.fold_in(key, e["id"]),
+                    e["x"],
+                ),
+                -1,
+            )
+        )
 
     three = amp.cond(
         amp.length(e["x"]) > 0,
@@ -241,7 +254,11 @@ def test_keys_that_all_examples_share_are_told_of_once():
             spec,
         )
         assert not noisy.shared_draws and noisy.draws
-        assert not amp.compile(lambda p, e: jnp.sum(amp.sum(e["x"]) * p["b"]), P, spec).draws
+        assert not amp.compile(
+            lambda p, e: jnp.sum(amp.sum(e["x"]) * p["b"]),
+            P,
+            spec,
+        ).draws
 
 
 @pytest.mark.parametrize(
@@ -310,7 +327,12 @@ def noisy(x):
 
 def loops(p, e):
     def inner(ps, x):
-        return amp.sum(amp.map(lambda j: noisy(x * p["b"] + j), ps))
+        return amp.sum(
+            amp.map(
+                lambda j: noisy(x * p["b"] + j),
+                ps,
+            )
+        )
 
     h = amp.scan(
         lambda h, x: (noisy(jnp.tanh(h @ p["w"] + x)), h),
@@ -323,7 +345,12 @@ def loops(p, e):
         lambda i, h: amp.dropout(dense(p, h), 0.5),
         h,
     )
-    several = amp.sum(amp.map(lambda x: noisy(x * p["b"]), [h, h * 2, jnp.ones(2)]))
+    several = amp.sum(
+        amp.map(
+            lambda x: noisy(x * p["b"]),
+            [h, h * 2, jnp.ones(2)],
+        )
+    )
     return (
         amp.sum(amp.map(inner, e["ps"], e["x"]))
         + several
@@ -536,7 +563,11 @@ def down_a_tree(p, e):
         (e["key"], p["b"]),
         e["tree"],
     )
-    drawn = amp.map(lambda key, h: h.sum() + jax.random.uniform(key), keys, states)
+    drawn = amp.map(
+        lambda key, h: h.sum() + jax.random.uniform(key),
+        keys,
+        states,
+    )
     return amp.sum(drawn)
 
 
@@ -569,7 +600,14 @@ def test_a_batch_carries_keys(function, form):
         )
         before = np.arange(-1, n - 1, dtype=np.int32)
         key = jax.random.key(n)
-        examples.append({"key": key, "n": np.int32(n), "before": before, "tree": tree})
+        examples.append(
+            {
+                "key": key,
+                "n": np.int32(n),
+                "before": before,
+                "tree": tree,
+            }
+        )
     p = {"w": P["w"], "b": P["b"]}
     with jax.enable_x64(True), loops_as(form):
         check_batch(function, p, spec, examples)

@@ -90,14 +90,27 @@ def instance(
         ),
         "spans": {
             "start": starts.astype(np.int32),
-            "n": np.minimum(rng.integers(0, 4, len(starts)), v - starts).astype(np.int32),
+            "n": np.minimum(
+                rng.integers(0, 4, len(starts)),
+                v - starts,
+            ).astype(np.int32),
         },
         "words": [rng.integers(0, 5, n).astype(np.int32) for n in lengths],
         "marks": ragged(rng, rng.integers(0, 4, w), lengths),
         "tree": amp.Tree(
             parent,
-            np.where(parent < 0, 0, (np.arange(n_nodes) + 1) % 2).astype(np.int32),
-            {"at": rng.integers(0, max(v, 1), n_nodes).astype(np.int32)},
+            np.where(
+                parent < 0,
+                0,
+                (np.arange(n_nodes) + 1) % 2,
+            ).astype(np.int32),
+            {
+                "at": rng.integers(
+                    0,
+                    max(v, 1),
+                    n_nodes,
+                ).astype(np.int32)
+            },
         ),
         "nodes": rng.normal(size=(g, 2)).astype(dtype),
         "edges": amp.Edges(
@@ -122,7 +135,12 @@ def square(p, x):
 
 def pointers(p, s):
     h = hidden(p, s)
-    return amp.sum(amp.map(lambda j: square(p, amp.take(h, j)), s["next"]))
+    return amp.sum(
+        amp.map(
+            lambda j: square(p, amp.take(h, j)),
+            s["next"],
+        )
+    )
 
 
 def two_at_once(p, s):
@@ -176,7 +194,12 @@ def states_of_a_scan(p, s):
         p["init"],
         s["x"],
     )
-    return amp.sum(amp.map(lambda j: square(p, amp.take(ys, j)), s["next"]))
+    return amp.sum(
+        amp.map(
+            lambda j: square(p, amp.take(ys, j)),
+            s["next"],
+        )
+    )
 
 
 def in_a_scan(p, s):
@@ -226,7 +249,12 @@ def in_a_recursion(p, s):
             x + amp.sum(amp.map(lambda j: amp.take(h, j), near)) + recur(-1),
         )
 
-    return amp.sum(amp.map(lambda y: square(p, y), amp.recurse(each, p["init"], s["x"], s["near"])))
+    return amp.sum(
+        amp.map(
+            lambda y: square(p, y),
+            amp.recurse(each, p["init"], s["x"], s["near"]),
+        )
+    )
 
 
 def results_of_a_recursion(p, s):
@@ -236,7 +264,12 @@ def results_of_a_recursion(p, s):
         s["x"],
         s["i"],
     )
-    return amp.sum(amp.map(lambda j: square(p, amp.take(h, j)), s["next"]))
+    return amp.sum(
+        amp.map(
+            lambda j: square(p, amp.take(h, j)),
+            s["next"],
+        )
+    )
 
 
 def in_a_tree(p, s):
@@ -260,7 +293,12 @@ def states_of_a_tree(p, s):
         s["tree"],
         arity=2,
     )
-    return amp.sum(amp.map(lambda up: square(p, amp.take(states, up)), s["tree"].parent))
+    return amp.sum(
+        amp.map(
+            lambda up: square(p, amp.take(states, up)),
+            s["tree"].parent,
+        )
+    )
 
 
 def within_each_word(p, s):
@@ -271,7 +309,12 @@ def within_each_word(p, s):
             lambda c: cell(p, p["embed"][c]),
             chars,
         )
-        return amp.sum(amp.map(lambda j: square(p, amp.take(h, j)), marks))
+        return amp.sum(
+            amp.map(
+                lambda j: square(p, amp.take(h, j)),
+                marks,
+            )
+        )
 
     return amp.sum(amp.map(word, s["words"], s["marks"]))
 
@@ -287,7 +330,12 @@ def from_two_spaces_out(p, s):
             )
         )
 
-    return amp.sum(amp.map(lambda marks: square(p, total(marks)), s["marks"]))
+    return amp.sum(
+        amp.map(
+            lambda marks: square(p, total(marks)),
+            s["marks"],
+        )
+    )
 
 
 def pointers_to_pointers(p, s):
@@ -367,7 +415,12 @@ def after_it_was_gone_through(p, s):
     h = hidden(p, s)
 
     def every(j):
-        return amp.sum(amp.map(lambda other: jnp.sum(other * amp.take(h, j)), h))
+        return amp.sum(
+            amp.map(
+                lambda other: jnp.sum(other * amp.take(h, j)),
+                h,
+            )
+        )
 
     return amp.sum(amp.map(every, s["next"]))
 
@@ -431,7 +484,15 @@ def test_any_sizes(model, seed, data):
         st.integers(0, 3),
     )
     some = []
-    for i, (v, w) in enumerate(data.draw(st.lists(sizes, min_size=1, max_size=3))):
+    for i, (v, w) in enumerate(
+        data.draw(
+            st.lists(
+                sizes,
+                min_size=1,
+                max_size=3,
+            )
+        )
+    ):
         some.append(instance(seed + i, v, w))
     with jax.enable_x64(True):
         Compiled64(model, parameters(), SPEC, some).check_direction(seed)
@@ -558,7 +619,12 @@ def test_messages_of_nodes_are_as_many_as_reads_and_nodes():
 
 
 def total_of_read(p, s):
-    return amp.sum(amp.map(lambda j: square(p, amp.take(s["x"], j)), s["next"]))
+    return amp.sum(
+        amp.map(
+            lambda j: square(p, amp.take(s["x"], j)),
+            s["next"],
+        )
+    )
 
 
 @pytest.mark.parametrize("model", [pointers, total_of_read])

@@ -67,7 +67,13 @@ def dags(seed, sizes, dtype=np.float64):
                 else:
                     operand = -1
                 numbers[side, place[i]] = place[operand] if operand >= 0 else -1 - rng.integers(3)
-        found.append({"x": rng.normal(size=(n, 2)).astype(dtype), "a": numbers[0], "b": numbers[1]})
+        found.append(
+            {
+                "x": rng.normal(size=(n, 2)).astype(dtype),
+                "a": numbers[0],
+                "b": numbers[1],
+            }
+        )
     return found
 
 
@@ -209,7 +215,12 @@ def test_scan_and_both_ways_through_trees_are_recursions(one, other):
             got,
             want,
         )
-        Compiled64(lambda p, s: loss(other(p, s)), params, SPEC, [INSTANCE] * 2).check_direction()
+        Compiled64(
+            lambda p, s: loss(other(p, s)),
+            params,
+            SPEC,
+            [INSTANCE] * 2,
+        ).check_direction()
 
 
 def several_types(p, s):
@@ -241,7 +252,14 @@ def asked_where_the_instance_chooses(p, s):
         far = lambda: recur(i - 2) * p["scale"]
         return jnp.tanh(x + amp.cond(i % 2 == 0, near, far))
 
-    return loss(amp.recurse(each, jnp.ones(2), s["x"], s["i"]))
+    return loss(
+        amp.recurse(
+            each,
+            jnp.ones(2),
+            s["x"],
+            s["i"],
+        )
+    )
 
 
 def asked_by_a_scan_over_its_pairs(p, s):
@@ -254,7 +272,15 @@ def asked_by_a_scan_over_its_pairs(p, s):
 
         return amp.scan(step, x, pairs)[0]
 
-    return loss(amp.recurse(each, p["init"], s["x"], s["i"], s["pairs"]))
+    return loss(
+        amp.recurse(
+            each,
+            p["init"],
+            s["x"],
+            s["i"],
+            s["pairs"],
+        )
+    )
 
 
 def from_computed_values(p, s):
@@ -285,7 +311,15 @@ def inside_a_map(p, s):
         )
         return x + amp.sum(own)
 
-    return loss(amp.recurse(row, p["init"], s["x"], s["i"], s["pairs"]))
+    return loss(
+        amp.recurse(
+            row,
+            p["init"],
+            s["x"],
+            s["i"],
+            s["pairs"],
+        )
+    )
 
 
 def at_one_place_of_a_choice(p, s):
@@ -359,7 +393,11 @@ def test_a_table_of_dynamic_programming():
         i, j = (x.ravel() for x in np.indices((len(a), len(b))))
 
         def number(i, j):
-            return np.where((i >= 0) & (j >= 0), i * len(b) + j, -1).astype(np.int32)
+            return np.where(
+                (i >= 0) & (j >= 0),
+                i * len(b) + j,
+                -1,
+            ).astype(np.int32)
 
         differs = (np.array(list(a))[i] != np.array(list(b))[j]).astype(np.float64)
         return {

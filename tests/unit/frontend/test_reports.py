@@ -70,7 +70,12 @@ def test_the_loss_computes_metrics_that_the_model_returns():
     assert [name for name, node in compiled.graph.nodes.items() if node.kind == "NPT"] == []
     data = []
     for n in (1, 2, 3):
-        data.append({"x": np.full((n, 2), 0.5 * n, np.float32), "least": np.float32(n)})
+        data.append(
+            {
+                "x": np.full((n, 2), 0.5 * n, np.float32),
+                "least": np.float32(n),
+            }
+        )
     metrics = amp.Trainer(compiled.graph, optax.sgd(0.0)).evaluate(
         compiled.data(data), progress=False
     )
@@ -153,7 +158,13 @@ def test_every_sequence_is_predicted_as_rows(dimension):
     ]
     examples = []
     for x in rows:
-        examples.append({"g": edges if len(x) > 1 else amp.Edges([], []), "v": x, "t": x})
+        examples.append(
+            {
+                "g": edges if len(x) > 1 else amp.Edges([], []),
+                "v": x,
+                "t": x,
+            }
+        )
     compiled = amp.compile(model, params, spec)
     predicted = amp.Trainer(compiled.graph).predict(compiled.data(examples, labels=False))
     each = np.concatenate(rows)
@@ -161,7 +172,11 @@ def test_every_sequence_is_predicted_as_rows(dimension):
         wanted = each * [2, 3]
     else:
         wanted = np.concatenate([4 * rows[0], 0 * rows[2]]) * [2, 3]
-    for name, values in {"given": each, "computed": wanted, "inside": wanted[:, 0]}.items():
+    for name, values in {
+        "given": each,
+        "computed": wanted,
+        "inside": wanted[:, 0],
+    }.items():
         found = predicted[name]
         np.testing.assert_array_equal(found.payload, values)
         assert (found.instance.tolist(), found.fields[f"{dimension}_i"].tolist()) == (

@@ -39,7 +39,17 @@ def instance(t, u, nodes, seed):
     edges = np.arange(max(nodes - 1, 0))
     asked = []
     for i in range(t):
-        asked.append(list(rng.integers(0, i, rng.integers(0, 3))) if i else [])
+        asked.append(
+            list(
+                rng.integers(
+                    0,
+                    i,
+                    rng.integers(0, 3),
+                )
+            )
+            if i
+            else []
+        )
     return {
         "x": rng.normal(size=(t, 2)),
         "words": rng.integers(0, 4, t),
@@ -106,7 +116,12 @@ def sequences(p, e, h):
 
 def pairs(p, e, h):
     """Sequences from outside once more for each element, of others and of their own."""
-    one = amp.sum(amp.map(lambda x: attend(p, e["y"], x * h), e["x"]))
+    one = amp.sum(
+        amp.map(
+            lambda x: attend(p, e["y"], x * h),
+            e["x"],
+        )
+    )
     two = amp.sum(
         amp.map(
             lambda x: amp.sum(amp.map(lambda y: jnp.tanh(x * y + h), e["x"])),
@@ -392,9 +407,21 @@ def test_a_round_costs_as_many_messages_as_where_the_instance_says_how_many_ther
             {"w": jnp.eye(2)},
             {"x": "float32[t,2]", "n": "int32[]"},
         )
-        data = compiled.data([{"x": np.zeros((n, 2)), "n": 5}])
+        data = compiled.data(
+            [
+                {
+                    "x": np.zeros((n, 2)),
+                    "n": 5,
+                }
+            ]
+        )
         return sum(
-            reference(compiled.graph, {"w": jnp.eye(2)}, data, gradients=False).messages.values()
+            reference(
+                compiled.graph,
+                {"w": jnp.eye(2)},
+                data,
+                gradients=False,
+            ).messages.values()
         )
 
     def counted(p, e):

@@ -41,7 +41,11 @@ def summed(xs):
     """A number that depends on every entry and its place."""
     numbers = jnp.arange(xs.shape[0])
     return amp.sum(
-        amp.map(lambda x, i: jnp.sum(jnp.sin(x + i)), xs, numbers),
+        amp.map(
+            lambda x, i: jnp.sum(jnp.sin(x + i)),
+            xs,
+            numbers,
+        ),
     )
 
 

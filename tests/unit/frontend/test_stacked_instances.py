@@ -97,7 +97,12 @@ def test_told_fields_of_all_rows():
         columns,
     )
     assert not told.is_whole
-    messages = told.of(SpaceMessages(space, columns).of_instances(np.array([1, 0])))
+    messages = told.of(
+        SpaceMessages(
+            space,
+            columns,
+        ).of_instances(np.array([1, 0]))
+    )
     assert messages.rows.tolist() == [1, 0] and messages.fields["next"].tolist() == [4, 3]
 
 
@@ -116,7 +121,18 @@ def test_a_part_of_the_columns_is_a_data_set(compiled):
     [
         ({"words": np.zeros(2, np.int32)}, "sequences, 1 deep"),
         ({"x": np.zeros((3, 2), np.float32)}, r"rows of shape \(3,\)"),
-        ({"label": amp.Ragged.of([[1], [2], [3]])}, "Ragged"),
+        (
+            {
+                "label": amp.Ragged.of(
+                    [
+                        [1],
+                        [2],
+                        [3],
+                    ]
+                )
+            },
+            "Ragged",
+        ),
     ],
 )
 def test_columns_that_do_not_fit(compiled, columns, told):

@@ -61,7 +61,17 @@ def example(seed, n, n_leaves, n_asked):
     # numbers of elements of `x`, some counted from its end, and of elements before
     taken = []
     for i in range(n_asked if n else 0):
-        taken.append([min(i, n) - 1, int(rng.integers(-n, min(i, n)))])
+        taken.append(
+            [
+                min(i, n) - 1,
+                int(
+                    rng.integers(
+                        -n,
+                        min(i, n),
+                    )
+                ),
+            ]
+        )
     return {
         "words": rng.integers(0, 7, n).astype(np.int32),
         "x": rng.normal(size=(n, 3)).astype(np.float32),
@@ -71,7 +81,13 @@ def example(seed, n, n_leaves, n_asked):
     }
 
 
-SIZES = [(4, 5, 3), (0, 1, 0), (9, 12, 12), (1, 2, 1), (6, 9, 5)]
+SIZES = [
+    (4, 5, 3),
+    (0, 1, 0),
+    (9, 12, 12),
+    (1, 2, 1),
+    (6, 9, 5),
+]
 EXAMPLES = [example(seed, *sizes) for seed, sizes in enumerate(SIZES)]
 
 
@@ -197,7 +213,10 @@ def of_drawn_numbers(p, s):
 
 def of_taken_elements(p, s):
     """Steps that take elements of whole sequences, by numbers of the example: from around, and of pairs."""
-    rows = amp.map(lambda x: (x @ p["u"], jnp.tanh(x)), s["x"])
+    rows = amp.map(
+        lambda x: (x @ p["u"], jnp.tanh(x)),
+        s["x"],
+    )
 
     def each(recur, ab):
         own = amp.take(rows, 0)[0] + amp.take(s["x"], ab[0])

@@ -39,7 +39,13 @@ def scaled(p, e):
 
 
 def received(p, e):
-    return amp.sum(amp.propagate([lambda h: h], e["edges"], scaled(p, e)))
+    return amp.sum(
+        amp.propagate(
+            [lambda h: h],
+            e["edges"],
+            scaled(p, e),
+        )
+    )
 
 
 def of_children(p, e):
@@ -76,7 +82,11 @@ def test_the_function_as_it_is_and_messages_do(name):
         return SUMS[name](p, e).astype(jnp.float32)
 
     e = example(N)
-    np.testing.assert_allclose(float(loss(P, {**e, "xs": jnp.asarray(e["xs"])})), N, 0.02)
+    np.testing.assert_allclose(
+        float(loss(P, {**e, "xs": jnp.asarray(e["xs"])})),
+        N,
+        0.02,
+    )
     compiled = amp.compile(loss, P, SPEC)
     trainer = amp.Trainer(compiled.graph, optax.sgd(0.0))
     found = trainer.evaluate(
@@ -93,7 +103,12 @@ def by_closure(p, e):
 
 def by_number(p, e):
     xs = scaled(p, e)
-    return amp.sum(amp.map(lambda i: amp.take(xs, i), e["zeros"]))
+    return amp.sum(
+        amp.map(
+            lambda i: amp.take(xs, i),
+            e["zeros"],
+        )
+    )
 
 
 def by_largest(p, e):

@@ -23,7 +23,17 @@ def test_inner_rows_are_listed_in_the_order_of_the_outer_ones(seed):
     wanted = []
     for group in groups:
         own = [np.arange(ends[row] - sizes[row], ends[row]) for row in group if row >= 0]
-        wanted.append(np.concatenate([np.zeros(0, np.int64), *own]).tolist())
+        wanted.append(
+            np.concatenate(
+                [
+                    np.zeros(
+                        0,
+                        np.int64,
+                    ),
+                    *own,
+                ]
+            ).tolist()
+        )
     width = table_passes.widest_inside(groups, sizes)
     assert width == max(map(len, wanted))
     found = np.full((len(groups), width + 1), -1)
@@ -38,7 +48,11 @@ def test_gaps_are_filled_from_the_same_group_if_it_has_a_row(seed):
     rng = np.random.default_rng(seed)
     groups = random_groups(rng, 9)
     batches = np.stack(
-        [groups, rng.permutation(groups.ravel()).reshape(groups.shape), groups * 0 - 1]
+        [
+            groups,
+            rng.permutation(groups.ravel()).reshape(groups.shape),
+            groups * 0 - 1,
+        ]
     )
     found = np.empty_like(batches)
     table_passes.fill(batches, found)
@@ -55,7 +69,11 @@ def test_gaps_are_filled_from_the_same_group_if_it_has_a_row(seed):
 def test_readers_are_those_that_read(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 6))
-    wanted = rng.integers(-1, n, (int(rng.integers(1, 4)), int(rng.integers(0, 12))))
+    wanted = rng.integers(
+        -1,
+        n,
+        (int(rng.integers(1, 4)), int(rng.integers(0, 12))),
+    )
     lists = []
     for batch in wanted:
         lists += [np.flatnonzero(batch == row).tolist() for row in range(n)]

@@ -23,7 +23,10 @@ def summed():
             jnp.zeros(3),
             instance["x"],
         )
-        y = amp.node("head", tx=optax.sgd(0.01))(lambda h: h @ params["head"])(h)
+        y = amp.node(
+            "head",
+            tx=optax.sgd(0.01),
+        )(lambda h: h @ params["head"])(h)
         amp.metric("size", abs(y))
         return (y - 1) ** 2
 

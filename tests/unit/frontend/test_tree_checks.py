@@ -58,7 +58,12 @@ def columns(draw):
     parent, side = grown(n, draw)
     if draw(st.booleans()):
         changed = draw(st.sampled_from([parent, side]))
-        changed[draw(st.integers(0, n - 1))] = draw(st.integers(-1, n))
+        changed[draw(st.integers(0, n - 1))] = draw(
+            st.integers(
+                -1,
+                n,
+            )
+        )
     return parent, side
 
 

@@ -189,7 +189,11 @@ def stack_machine(p, s):
         jnp.int32(0),
         jnp.zeros_like(s["x"]),
     )
-    (_, stack), hs = amp.scan(step, start, (s["i"], s["x"]))
+    (_, stack), hs = amp.scan(
+        step,
+        start,
+        (s["i"], s["x"]),
+    )
     return jnp.sum(stack**2) + amp.sum(hs).sum()
 
 
@@ -215,7 +219,15 @@ def time_warping(p, s):
 
 def choices_in_a_loop(p, s):
     def step(h, row):
-        number = jnp.argmax(jnp.stack([h[0], h[1], 0 * h[0]]))
+        number = jnp.argmax(
+            jnp.stack(
+                [
+                    h[0],
+                    h[1],
+                    0 * h[0],
+                ]
+            )
+        )
         branches = [
             lambda: amp.sum(row),
             lambda: jnp.tanh(

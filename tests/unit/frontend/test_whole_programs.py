@@ -630,9 +630,17 @@ def of_tree(p, s):
 @pytest.mark.slow
 def test_children_attend_to_each_other():
     trees = [
-        amp.Tree(parent=[-1, 0, 0, 2, 2], side=[0, 0, 1, 0, 1], value=[1, 4, 3, 0, 2]),
+        amp.Tree(
+            parent=[-1, 0, 0, 2, 2],
+            side=[0, 0, 1, 0, 1],
+            value=[1, 4, 3, 0, 2],
+        ),
         amp.Tree(parent=[-1], side=[0], value=[2]),
-        amp.Tree(parent=[-1, 0, 0, 0], side=[0, 0, 1, 2], value=[1, 2, 3, 4]),
+        amp.Tree(
+            parent=[-1, 0, 0, 0],
+            side=[0, 0, 1, 2],
+            value=[1, 2, 3, 4],
+        ),
     ]
     given = []
     for tree, each in zip(trees, EXAMPLES, strict=False):

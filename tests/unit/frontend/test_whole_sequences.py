@@ -515,10 +515,20 @@ def test_draws_and_products_of_all_pairs_are_told_how_to_be_written():
         return total(jnp.cumsum(s["x"] @ s["x"].T, axis=0) @ s["x"])
 
     def padded(p, s):
-        return jnp.sum(jnp.pad(s["x"] @ s["x"].T, ((1, 0), (0, 0))))
+        return jnp.sum(
+            jnp.pad(
+                s["x"] @ s["x"].T,
+                ((1, 0), (0, 0)),
+            )
+        )
 
     def counted(p, s):
-        return lax.fori_loop(0, s["k"], lambda i, c: c + s["x"][i], p["b"]).sum()
+        return lax.fori_loop(
+            0,
+            s["k"],
+            lambda i, c: c + s["x"][i],
+            p["b"],
+        ).sum()
 
     told = {
         drawn: r"got `random_bits` on a whole sequence.*jax.random.fold_in\(key, i\)",
@@ -536,7 +546,13 @@ def test_sequences_leave_operations_of_jax_with_their_elements_in_front():
         return s["x"].T
 
     def carried(p, s):
-        return jnp.sum(amp.fori_loop(s["k"], lambda i, xs: xs * p["b"][0], s["x"].T))
+        return jnp.sum(
+            amp.fori_loop(
+                s["k"],
+                lambda i, xs: xs * p["b"][0],
+                s["x"].T,
+            )
+        )
 
     def pairs(p, s):
         return jnp.einsum("id,jd->dij", s["x"], s["x"])
@@ -577,13 +593,26 @@ def test_draws_and_products_of_all_pairs_as_they_are_told_to_be_written():
             return x + jax.random.normal(jax.random.fold_in(key, i), (2,))
 
         key = jax.random.key(0)
-        xs = amp.map(noise, s["x"], jnp.arange(s["x"].shape[0]))
+        xs = amp.map(
+            noise,
+            s["x"],
+            jnp.arange(s["x"].shape[0]),
+        )
         pairs = amp.map(lambda x: amp.map(lambda y: x @ y, xs), xs)
         scores = xs @ s["x"].T
         running = jnp.cumsum(scores.T, axis=1).T
         wide = jnp.pad(scores.T, ((0, 0), (1, 0))).T
-        turned = amp.fori_loop(xs.shape[0], lambda i, c: jnp.tanh(c + i), p["b"])
-        every = amp.sum(amp.map(lambda row: amp.sum(amp.map(jnp.sin, row)), pairs))
+        turned = amp.fori_loop(
+            xs.shape[0],
+            lambda i, c: jnp.tanh(c + i),
+            p["b"],
+        )
+        every = amp.sum(
+            amp.map(
+                lambda row: amp.sum(amp.map(jnp.sin, row)),
+                pairs,
+            )
+        )
         return every + total(running @ xs) + total(jnp.sin(wide).sum(1)) + jnp.sum(turned)
 
     agrees(model)

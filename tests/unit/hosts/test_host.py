@@ -51,7 +51,12 @@ class Fence:
 def happens(late, n_batches=3, fails=False):
     """What a host does with batches whose kernels end so many operations after they were issued: operations, and what it says."""
     happened = []
-    plan = engine(graphs.chain(2), spread(graphs.chain(2), 1), (0,), check=False).plan
+    plan = engine(
+        graphs.chain(2),
+        spread(graphs.chain(2), 1),
+        (0,),
+        check=False,
+    ).plan
     writer = BatchWriter(Names.of(plan))
     batches = []
     for _ in range(n_batches):
@@ -67,7 +72,13 @@ def happens(late, n_batches=3, fails=False):
         fences=fences,
         abandon=lambda: happened.append("operation"),
     )
-    ServingHost(0, executor, HostLayout(plan, (0,)), Driver(batches, happened), {}).serve()
+    ServingHost(
+        0,
+        executor,
+        HostLayout(plan, (0,)),
+        Driver(batches, happened),
+        {},
+    ).serve()
     return happened
 
 

@@ -15,7 +15,15 @@ from ampjax.errors import HostError, SettingsError
 from ampjax.hosts.hosts import Hosts, hosts_from
 
 DATA = [{"x": np.float32(i)} for i in range(6)]
-HERE = {"machines": [{"host": "left", "devices": [2, 0]}, {"host": "right", "devices": [1]}]}
+HERE = {
+    "machines": [
+        {
+            "host": "left",
+            "devices": [2, 0],
+        },
+        {"host": "right", "devices": [1]},
+    ]
+}
 THERE = {
     "machines": [
         {"host": "a", "address": "localhost", "devices": [1]},
@@ -87,9 +95,12 @@ def test_nodes_are_where_their_hosts_names_say_and_traces_name_these(tmp_path):
 
 def test_a_nodes_own_worker_may_be_a_host():
     with ag.Graph() as g:
-        y = ag.ppt("a", lambda p, v: p * v, params=lambda key: np.float32(1.0), worker="host1")(
-            ag.pump("x", shape=())
-        )
+        y = ag.ppt(
+            "a",
+            lambda p, v: p * v,
+            params=lambda key: np.float32(1.0),
+            worker="host1",
+        )(ag.pump("x", shape=()))
         ag.loss("loss", lambda v: v, worker="host0")(y)
     there = amp.Trainer(
         g,
@@ -138,7 +149,15 @@ def test_a_node_pinned_to_a_host_where_there_are_none():
     ("hosts", "message"),
     [
         (
-            {"machines": [{"host": "a", "devices": [0]}, {"host": "a", "devices": [1]}]},
+            {
+                "machines": [
+                    {
+                        "host": "a",
+                        "devices": [0],
+                    },
+                    {"host": "a", "devices": [1]},
+                ]
+            },
             "each host once, got `a` twice",
         ),
         (

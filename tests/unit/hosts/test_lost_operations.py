@@ -140,7 +140,10 @@ def test_what_is_lost_is_what_was_not_carried_out(events, more_done):
             wanted[number] = min(wanted.get(number, change), change)
     unfinished = []
     for host in range(N_HOSTS):
-        for number, _ in filter(None, made[host][batches[host][done[host]] :]):
+        for number, _ in filter(
+            None,
+            made[host][batches[host][done[host]] :],
+        ):
             unfinished.append(number)
     assert there.oldest_unfinished() == min(unfinished, default=None)
     hosts[0].said.append(

@@ -158,7 +158,13 @@ def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_han
         "no update twice, and none left out"
     )
     assert (
-        not any(map(is_there, first)) and [state.state for state in there.hosts] == ["running"] * 2
+        not any(
+            map(
+                is_there,
+                first,
+            )
+        )
+        and [state.state for state in there.hosts] == ["running"] * 2
     )
     there.close()
     here.close()

@@ -76,7 +76,12 @@ def test_a_host_goes_on_until_it_needs_rows():
     both.second.await_rows(0, launch(1, 4, 5))
     both.second.write_for(launch(2, 6, 7))
     assert not both.written and not both.waits
-    assert both.second.needs(launch(3, 5)) and not both.second.needs(launch(3, 6))
+    assert both.second.needs(
+        launch(
+            3,
+            5,
+        )
+    ) and not both.second.needs(launch(3, 6))
     with pytest.raises(GivenUp):
         both.second.write_for(launch(3, 5))
     both.first.send(
@@ -85,7 +90,12 @@ def test_a_host_goes_on_until_it_needs_rows():
         [np.array([1.0])],
     )
     both.second.write_for(launch(3, 5))
-    assert both.written == [(1, [1.0])] and not both.second.needs(launch(3, 5))
+    assert both.written == [(1, [1.0])] and not both.second.needs(
+        launch(
+            3,
+            5,
+        )
+    )
 
 
 def test_rows_that_are_not_computed_are_sent_later():
@@ -200,9 +210,13 @@ def test_a_slot_that_another_instance_gets_is_written_in_the_order_of_decision()
         0,
         launch(1, 4, slots=[7]),
     )
-    assert both.second.needs(launch(2, 5, slots=[6, 7])) and not both.second.needs(
-        launch(2, 5, slots=[6])
-    )
+    assert both.second.needs(
+        launch(
+            2,
+            5,
+            slots=[6, 7],
+        )
+    ) and not both.second.needs(launch(2, 5, slots=[6]))
     both.first.send(
         1,
         1,

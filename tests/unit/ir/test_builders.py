@@ -189,7 +189,11 @@ def test_ports_have_the_names_of_the_body_s_arguments():
         x = ag.pump("x", (D,))
         ag.sink(
             "y",
-            ag.ppt("gate", lambda p, left, right: left * right * p, params=jnp.ones(D))(
+            ag.ppt(
+                "gate",
+                lambda p, left, right: left * right * p,
+                params=jnp.ones(D),
+            )(
                 x,
                 x,
             ),
@@ -235,7 +239,13 @@ BODIES = {
 def test_bodies(name):
     body, options = BODIES[name]
     with ag.Graph() as g:
-        ag.loss("loss", square)(ag.ppt("layer", body, **options)(ag.pump("x", (D,))))
+        ag.loss("loss", square)(
+            ag.ppt(
+                "layer",
+                body,
+                **options,
+            )(ag.pump("x", (D,)))
+        )
     params = init_params(g)
     assert g.parameterised.keys() == params.keys() == {"layer"}
     x = np.arange(D, dtype=np.float32)
@@ -290,9 +300,20 @@ def test_replicate_by_a_state_function():
         x = ag.pump("x", (D,), fields=("t",))
         ag.sink(
             "y",
-            ag.replicate(ag.ppt("layer", amp.nn.Linear(D, D)), 2, route=lambda s: s.t % 2)(x),
+            ag.replicate(
+                ag.ppt("layer", amp.nn.Linear(D, D)),
+                2,
+                route=lambda s: s.t % 2,
+            )(x),
         )
-    data = [{"x": ag.messages(np.zeros((3, D), np.float32), t=[1, 3, 4])}]
+    data = [
+        {
+            "x": ag.messages(
+                np.zeros((3, D), np.float32),
+                t=[1, 3, 4],
+            )
+        }
+    ]
     assert reference(g, init_params(g), data).rows == {"layer/0": 1, "layer/1": 2}
 
 
@@ -327,7 +348,14 @@ def parted(n, inner=1):
 
     def network(x, label):
         h = ag.phi("h")
-        z = ag.replicate(ag.ppt("times", lambda p, a: p * a, params=jnp.full(D, 0.5)), inner)(h)
+        z = ag.replicate(
+            ag.ppt(
+                "times",
+                lambda p, a: p * a,
+                params=jnp.full(D, 0.5),
+            ),
+            inner,
+        )(h)
         z = ag.isu(
             z,
             lambda s: s.replace(t=s.t + 1),
@@ -411,16 +439,24 @@ def test_parts_of_one_name_get_numbers_and_topologies_are_not_routed():
         x = ag.pump("x", (D,))
         rows = ag.pump("rows", (D,), ragged=True)
         edges = ag.topology("edges")
-        y = ag.replicate(lambda x: ag.npt("same", lambda x: x)(x), 2)(x)
+        y = ag.replicate(
+            lambda x: ag.npt("same", lambda x: x)(x),
+            2,
+        )(x)
         ag.sink(
             "y",
-            ag.replicate(lambda x: ag.npt("again", lambda x: x)(x), 2)(y),
+            ag.replicate(
+                lambda x: ag.npt("again", lambda x: x)(x),
+                2,
+            )(y),
         )
         ag.sink(
             "z",
-            ag.replicate(lambda r, e: ag.collect(ag.distribute(r, e, 1), e), 2, name="over")(
-                rows, edges
-            ),
+            ag.replicate(
+                lambda r, e: ag.collect(ag.distribute(r, e, 1), e),
+                2,
+                name="over",
+            )(rows, edges),
         )
     assert {"part/route", "part2/route", "over/route", "collect1/1"} <= {
         *g.nodes

@@ -24,7 +24,12 @@ def test_from_kinds_sends_each_row_out_and_back(kinds):
 @given(st.integers(1, 6), st.data())
 def test_from_edges_is_a_sum_over_incoming_edges_of_each_kind(n_node, data):
     node = st.integers(0, n_node - 1)
-    edges = data.draw(st.lists(st.tuples(node, node, st.integers(0, 2)), max_size=15))
+    edges = data.draw(
+        st.lists(
+            st.tuples(node, node, st.integers(0, 2)),
+            max_size=15,
+        )
+    )
     if edges:
         senders, receivers, kinds = (list(column) for column in zip(*edges, strict=True))
     else:
@@ -48,7 +53,11 @@ def test_from_edges_is_a_sum_over_incoming_edges_of_each_kind(n_node, data):
 
 
 def test_a_topology_holds_flat_int64_arrays():
-    topology = Topology(([1, 0], []), ([[0], [1]], np.zeros(0, np.int32)), 2)  # type: ignore[arg-type]
+    topology = Topology(
+        ([1, 0], []),
+        ([[0], [1]], np.zeros(0, np.int32)),
+        2,
+    )  # type: ignore[arg-type]
     assert [a.dtype for a in (*topology.gather, *topology.scatter)] == [np.int64] * 4
     assert [a.shape for a in (*topology.gather, *topology.scatter)] == [(2,), (0,), (2,), (0,)]
 
@@ -79,7 +88,15 @@ def test_foreign_row_numbers_are_refused(gather, scatter, text):
 
 
 def test_bare_payloads_are_one_message_without_fields():
-    data = InstanceList([{"x": [1.0, 2.0], "y": 3}, {"x": [4.0, 5.0], "y": 6}])
+    data = InstanceList(
+        [
+            {
+                "x": [1.0, 2.0],
+                "y": 3,
+            },
+            {"x": [4.0, 5.0], "y": 6},
+        ]
+    )
     assert isinstance(data, Instances) and len(data) == 2
     columns = data.gather(np.array([1, 0, 1]))
     assert columns["x"].payload.tolist() == [[4, 5], [1, 2], [4, 5]] and columns[
@@ -92,13 +109,24 @@ def test_bare_payloads_are_one_message_without_fields():
 
 
 @given(
-    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=6), st.data()
+    st.lists(
+        st.lists(st.integers(0, 9), min_size=1, max_size=5),
+        min_size=1,
+        max_size=6,
+    ),
+    st.data(),
 )
 def test_columns_hold_every_message_of_every_instance(lists, data):
     instances = InstanceList(
         [{"tokens": messages(L, t=np.arange(len(L)), length=len(L))} for L in lists]
     )
-    ids = data.draw(st.lists(st.integers(0, len(lists) - 1), min_size=1, max_size=6))
+    ids = data.draw(
+        st.lists(
+            st.integers(0, len(lists) - 1),
+            min_size=1,
+            max_size=6,
+        )
+    )
     column = instances.gather(np.array(ids))["tokens"]
     expected = []
     for p, i in enumerate(ids):
@@ -184,7 +212,13 @@ def test_a_topology_keeps_its_fields():
 
 
 def test_a_pump_may_have_no_message_in_some_instances():
-    columns = InstanceList([{"x": 1}, {"x": 2, "rare": 5}, {"x": 3}]).gather(np.array([2, 1, 0]))
+    columns = InstanceList(
+        [
+            {"x": 1},
+            {"x": 2, "rare": 5},
+            {"x": 3},
+        ]
+    ).gather(np.array([2, 1, 0]))
     assert columns["rare"].payload.tolist() == [5] and columns["rare"].instance.tolist() == [1]
 
 
@@ -196,7 +230,15 @@ def test_a_pump_may_have_no_message_in_some_instances():
             r"pump `x`, instance 0, state field `t`: expected a scalar or 3 values, one per message, got 2 values\. Give each message one",
         ),
         (
-            [{"x": messages([1], t=0)}, {"x": messages([1], u=0)}],
+            [
+                {
+                    "x": messages(
+                        [1],
+                        t=0,
+                    )
+                },
+                {"x": messages([1], u=0)},
+            ],
             r"pump `x`: expected the same state fields in every instance \(\['t'\]\), got \['u'\]\. Give every message the same fields",
         ),
         (

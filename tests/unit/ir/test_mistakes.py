@@ -32,7 +32,10 @@ def end(*wires):
 
 
 def wrong_shape():
-    ag.ppt("lstm", amp.nn.Linear(128, 10))(pump("embed", (64,)))
+    ag.ppt(
+        "lstm",
+        amp.nn.Linear(128, 10),
+    )(pump("embed", (64,)))
 
 
 def wrong_shape_for_a_plain_body():
@@ -43,7 +46,10 @@ def wrong_shape_for_a_plain_body():
 
 
 def wrong_dtype():
-    ag.ppt("embed", amp.nn.Embed(10, D))(pump("ids", (), dtype="float32"))
+    ag.ppt(
+        "embed",
+        amp.nn.Embed(10, D),
+    )(pump("ids", (), dtype="float32"))
 
 
 def plain_function_without_parameters():
@@ -55,7 +61,11 @@ def body_that_cannot_be_called():
 
 
 def init_that_fails():
-    ag.ppt("layer", lambda p, x: x, params=lambda key: jnp.zeros(3) @ jnp.zeros(4))(pump())
+    ag.ppt(
+        "layer",
+        lambda p, x: x,
+        params=lambda key: jnp.zeros(3) @ jnp.zeros(4),
+    )(pump())
 
 
 def wrong_arity():
@@ -83,15 +93,24 @@ def loss_of_integers():
 
 
 def metric_not_scalar():
-    ag.loss("loss", lambda x: (x.sum(), {"each": x}))(pump())
+    ag.loss(
+        "loss",
+        lambda x: (x.sum(), {"each": x}),
+    )(pump())
 
 
 def metric_called_loss():
-    ag.loss("loss", lambda x: (x.sum(), {"loss": x.sum()}))(pump())
+    ag.loss(
+        "loss",
+        lambda x: (x.sum(), {"loss": x.sum()}),
+    )(pump())
 
 
 def metric_without_a_name():
-    ag.loss("loss", lambda x: (x.sum(), {1: x.sum()}))(pump())
+    ag.loss(
+        "loss",
+        lambda x: (x.sum(), {1: x.sum()}),
+    )(pump())
 
 
 def pump_without_a_name():
@@ -120,7 +139,12 @@ def unconnected_phi():
 def two_wires_into_one_port():
     x = pump()
     node = ag.npt("double", double)(x).source
-    x.source.outputs and ag.Graph.connect(amp.ir.graph.current_graph(), node, 0, x)
+    x.source.outputs and ag.Graph.connect(
+        amp.ir.graph.current_graph(),
+        node,
+        0,
+        x,
+    )
 
 
 def port_that_is_not_there():
@@ -323,13 +347,24 @@ def params_of_another_graph():
 
 
 def params_of_a_copy_outside_of_it():
-    y = ag.replicate(scaled("a", params=np.float32(1)), 2)(pump())
+    y = ag.replicate(
+        scaled("a", params=np.float32(1)),
+        2,
+    )(pump())
     scaled("b", params_of="a/0")(y)
 
 
 def shared_params_that_do_not_fit():
-    x = scaled("a", params=np.ones(3, np.float32))(pump(shape=(3,)))
-    scaled("b", params_of="a")(ag.npt("wider", lambda x: jnp.append(x, x))(x))
+    x = scaled(
+        "a",
+        params=np.ones(3, np.float32),
+    )(pump(shape=(3,)))
+    scaled("b", params_of="a")(
+        ag.npt(
+            "wider",
+            lambda x: jnp.append(x, x),
+        )(x)
+    )
 
 
 def params_and_params_of():
@@ -341,8 +376,15 @@ def interval_of_shared_params():
 
 
 def shared_params_on_two_workers():
-    x = scaled("b", params_of=scaled("a", params=np.float32(1))(pump()))(pump("y"))
-    scaled("d", params_of="b", worker=0)(scaled("c", params_of="a", worker=1)(x))
+    x = scaled(
+        "b",
+        params_of=scaled("a", params=np.float32(1))(pump()),
+    )(pump("y"))
+    scaled(
+        "d",
+        params_of="b",
+        worker=0,
+    )(scaled("c", params_of="a", worker=1)(x))
 
 
 def relabel_that_reads_a_missing_field():
@@ -666,12 +708,20 @@ def replicate_unknown_route():
 
 
 def replicate_a_pump():
-    ag.replicate(lambda x: ag.concat(x, pump("y")), 2, name="both")(pump("x"))
+    ag.replicate(
+        lambda x: ag.concat(x, pump("y")),
+        2,
+        name="both",
+    )(pump("x"))
 
 
 def replicate_with_a_wire_from_outside():
     y = pump("y")
-    ag.replicate(lambda x: ag.concat(x, y, name="join"), 2, name="both")(pump("x"))
+    ag.replicate(
+        lambda x: ag.concat(x, y, name="join"),
+        2,
+        name="both",
+    )(pump("x"))
 
 
 def replicate_with_another_copys_wire():
@@ -711,13 +761,20 @@ def replicate_and_connect_a_copys_phi_later():
 
 def replicate_a_node_with_the_name_of_one_outside():
     ag.sink("end", pump("x"))
-    ag.replicate(lambda x: ag.sink("end", x), 2, name="both")(pump("y"))
+    ag.replicate(
+        lambda x: ag.sink("end", x),
+        2,
+        name="both",
+    )(pump("y"))
 
 
 def replicate_a_node_inside_a_copy_under_its_name():
     def twice(x):
         y = ag.ppt("lin", amp.nn.Linear(D, D))(x)
-        return ag.replicate(ag.ppt("lin", amp.nn.Linear(D, D)), 2)(y)
+        return ag.replicate(
+            ag.ppt("lin", amp.nn.Linear(D, D)),
+            2,
+        )(y)
 
     ag.replicate(twice, 2)(pump("x"))
 

@@ -17,10 +17,15 @@ def graph(
     body=lambda p, x: p * x,
 ):
     with ag.Graph() as g:
-        y = ag.ppt("f", body, params=jnp.ones((), params))(ag.pump("x", (2,), dtype))
-        ag.loss("loss", lambda y, i: jnp.sum(y.astype(jnp.float32)) * i)(
-            y, ag.pump("i", (), np.int32)
-        )
+        y = ag.ppt(
+            "f",
+            body,
+            params=jnp.ones((), params),
+        )(ag.pump("x", (2,), dtype))
+        ag.loss(
+            "loss",
+            lambda y, i: jnp.sum(y.astype(jnp.float32)) * i,
+        )(y, ag.pump("i", (), np.int32))
     return g
 
 
@@ -52,6 +57,9 @@ def test_integers_alone_count_as_float32():
     with ag.Graph() as g:
         ag.sink(
             "y",
-            ag.npt("f", lambda x: x + 1)(ag.pump("x", (), np.int32)),
+            ag.npt(
+                "f",
+                lambda x: x + 1,
+            )(ag.pump("x", (), np.int32)),
         )
     assert narrowest_floats(g) == np.float32

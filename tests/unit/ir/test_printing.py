@@ -24,7 +24,10 @@ def rnn():
         )
         h = ag.phi("h")
         x = ag.ppt("embed", amp.nn.Embed(14, 8))(tokens)
-        z = ag.ppt("linear", amp.nn.Linear(16, 8))(ag.concat(x, h))
+        z = ag.ppt(
+            "linear",
+            amp.nn.Linear(16, 8),
+        )(ag.concat(x, h))
         z = ag.isu(
             z,
             lambda s: s.replace(t=s.t + 1),
@@ -237,9 +240,11 @@ def test_parameters_are_counted():
 
 def test_who_computes_with_anothers_parameters_says_so():
     with ag.Graph() as g:
-        x = ag.ppt("own", lambda p, x: p * x, params=np.ones(3, np.float32))(
-            ag.pump("x", shape=(3,))
-        )
+        x = ag.ppt(
+            "own",
+            lambda p, x: p * x,
+            params=np.ones(3, np.float32),
+        )(ag.pump("x", shape=(3,)))
         ag.sink(
             "y",
             ag.ppt("other", lambda p, x: p + x, params_of=x)(x),

@@ -109,7 +109,13 @@ def test_apply_shows_the_state_it_failed_on():
 
 
 @pytest.mark.parametrize(
-    ("value", "want"), [(3, [3, 3]), (True, [True, True]), ([1, 2], [1, 2]), (np.int32(4), [4, 4])]
+    ("value", "want"),
+    [
+        (3, [3, 3]),
+        (True, [True, True]),
+        ([1, 2], [1, 2]),
+        (np.int32(4), [4, 4]),
+    ],
 )
 def test_column_takes_scalars_and_columns(value, want):
     assert column("here", value, 2).tolist() == want

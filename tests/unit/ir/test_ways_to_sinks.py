@@ -15,7 +15,13 @@ def fields(build):
     with ag.Graph() as g:
         x = ag.pump("x", fields=FIELDS)
         ag.sink("y", build(x))
-        ag.loss("loss", lambda v: v)(ag.flatmap(x, lambda s: s.d, lambda s, i: s))
+        ag.loss("loss", lambda v: v)(
+            ag.flatmap(
+                x,
+                lambda s: s.d,
+                lambda s, i: s,
+            )
+        )
     return set(fields_before_sinks(g)["x"])
 
 

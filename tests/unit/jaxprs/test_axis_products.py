@@ -110,10 +110,15 @@ def test_weights_that_multiply_matrices_get_their_gradients_so(monkeypatch, n, f
     )
     with ag.Graph() as g:
         x = ag.pump("x", (4, 6))
-        y = ag.ppt("f", lambda w, x: jnp.tanh(x @ w), params=np.asarray(normal(0, 6, 5)))(
-            ag.npt("in", jnp.negative)(x)
-        )
-        ag.loss("loss", lambda y: (jnp.square(y).sum(), {}))(y)
+        y = ag.ppt(
+            "f",
+            lambda w, x: jnp.tanh(x @ w),
+            params=np.asarray(normal(0, 6, 5)),
+        )(ag.npt("in", jnp.negative)(x))
+        ag.loss(
+            "loss",
+            lambda y: (jnp.square(y).sum(), {}),
+        )(y)
     data = []
     for i in range(n):
         data.append({"x": np.asarray(normal(i + 1, 4, 6))})

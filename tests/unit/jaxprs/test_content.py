@@ -28,7 +28,17 @@ clipped.defjvp(lambda primals, tangents: (clipped(*primals), tangents[0]))
 
 
 def of(function: Any, *types: Any) -> Any:
-    closed = jax.make_jaxpr(function)(*(types or (jax.ShapeDtypeStruct((3,), np.float32),)))
+    closed = jax.make_jaxpr(function)(
+        *(
+            types
+            or (
+                jax.ShapeDtypeStruct(
+                    (3,),
+                    np.float32,
+                ),
+            )
+        )
+    )
     return content(closed.jaxpr, closed.consts)
 
 

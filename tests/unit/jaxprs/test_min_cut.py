@@ -41,7 +41,12 @@ def test_what_follows_with_cheap_operations_is_not_recorded():
 
 def test_a_whole_is_recorded_rather_than_its_parts_and_what_is_made_of_it():
     def function(p, x):
-        y = jax.nn.sigmoid(jnp.concatenate([x * p, x + p], axis=1))
+        y = jax.nn.sigmoid(
+            jnp.concatenate(
+                [x * p, x + p],
+                axis=1,
+            )
+        )
         left, right = jnp.split(y, 2, axis=1)
         return y * (1 - y), left, right
 

@@ -79,7 +79,10 @@ def bodies(dtype):
 
 def rows(dtype):
     rng = np.random.default_rng(7)
-    return jnp.asarray(rng.uniform(0.5, 1.0, (N, 4)), dtype), jnp.asarray(rng.integers(0, 3, N))
+    return jnp.asarray(
+        rng.uniform(0.5, 1.0, (N, 4)),
+        dtype,
+    ), jnp.asarray(rng.integers(0, 3, N))
 
 
 def pulled_back(body, params, xs, ids):
@@ -111,7 +114,12 @@ def test_many_rows_give_what_float32_gives(name, dtype):
         lambda x: x.astype(jnp.float32),
         params,
     )
-    wanted, _ = pulled_back(bodies(jnp.float32)[name][0], wide, xs.astype(jnp.float32), ids)()
+    wanted, _ = pulled_back(
+        bodies(jnp.float32)[name][0],
+        wide,
+        xs.astype(jnp.float32),
+        ids,
+    )()
     plain = jax.jit(lambda: pulled_back(body, params, xs, ids)())()
     np.testing.assert_array_equal(of_rows, plain[1])  # what goes on to other nodes is as before
     for one, other in zip(jax.tree.leaves(of_params), jax.tree.leaves(wanted), strict=True):

@@ -16,14 +16,22 @@ from ampjax.lanes import choosing as forms
 from ampjax.lanes.running import LanePace
 
 XS = jnp.asarray(np.random.default_rng(0).normal(size=(11, 3)).astype(np.float32))
-NS = jnp.asarray([3, 0, 5, 1, 9, 0, 2, 7, 4, 6, 1], jnp.int32)
+NS = jnp.asarray(
+    [3, 0, 5, 1, 9, 0, 2, 7, 4, 6, 1],
+    jnp.int32,
+)
 W = jnp.asarray(np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32))
 lanes_of = partial(amp.vmap, lanes=4, trips=2)
 
 
 def turned(x, n):
     """A loop with a trip count of its own."""
-    return lax.fori_loop(0, n, lambda i, x: jnp.tanh(W @ x) + i, x)
+    return lax.fori_loop(
+        0,
+        n,
+        lambda i, x: jnp.tanh(W @ x) + i,
+        x,
+    )
 
 
 def nested(x, n):
@@ -42,7 +50,11 @@ def choosing(x, n):
 
     def trip(carry):
         x, i = carry
-        branches = [lambda x: x, lambda x: turned(x, i + 1), lambda x: jnp.sort(x) + n]
+        branches = [
+            lambda x: x,
+            lambda x: turned(x, i + 1),
+            lambda x: jnp.sort(x) + n,
+        ]
         return lax.switch((i + n) % 3, branches, x), i + 1
 
     return lax.while_loop(lambda carry: carry[1] < n, trip, (x, 0))
@@ -107,7 +119,10 @@ def several(x, n):
         lambda _, ct: (ct,),
     )
     ns = n + jnp.arange(3)
-    grid = jax.vmap(jax.vmap(one), in_axes=(0, None))(jnp.stack([x, 2 * x]), ns)
+    grid = jax.vmap(jax.vmap(one), in_axes=(0, None))(
+        jnp.stack([x, 2 * x]),
+        ns,
+    )
     chosen = lax.cond(
         n > 2,
         lambda: jax.vmap(one)(x, ns),
@@ -175,7 +190,10 @@ def test_the_form_is_measured_and_remembered(monkeypatch):
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_few_elements(n):
-    require_close(amp.vmap(nested)(XS[:n], NS[:n]), jax.vmap(nested)(XS[:n], NS[:n]))
+    require_close(
+        amp.vmap(nested)(XS[:n], NS[:n]),
+        jax.vmap(nested)(XS[:n], NS[:n]),
+    )
 
 
 def test_loops_that_never_run():
@@ -310,7 +328,10 @@ def test_under_jit_vmap_and_shard_map():
     expected = jax.vmap(nested)(XS, NS)
     batched = lanes_of(nested)
     require_close(jax.jit(batched, donate_argnums=0)(XS + 0, NS), expected)
-    pairs = jax.vmap(batched)(jnp.stack([XS, XS]), jnp.stack([NS, NS]))
+    pairs = jax.vmap(batched)(
+        jnp.stack([XS, XS]),
+        jnp.stack([NS, NS]),
+    )
     require_close(jax.tree.map(lambda a: a[1], pairs), expected)
     mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Auto,))
     rows = PartitionSpec("i")
@@ -329,7 +350,12 @@ def bounded(w, x, n):
             lambda x: x,
             x,
         )
-        return lax.cond(x[0] > 0, lambda x: x, lambda x: jnp.sort(w @ w @ w @ x), x), x[1]
+        return lax.cond(
+            x[0] > 0,
+            lambda x: x,
+            lambda x: jnp.sort(w @ w @ w @ x),
+            x,
+        ), x[1]
 
     return lax.scan(step, x, jnp.arange(5))
 
@@ -342,10 +368,21 @@ def test_gradients_of_arguments_and_of_what_a_function_closes_over(monkeypatch):
         return (ends**2).sum() + rows.sum()
 
     found = jax.value_and_grad(partial(loss, lanes_of), (0, 1))(W, XS)
-    require_close(found, jax.value_and_grad(partial(loss, jax.vmap), (0, 1))(W, XS))
+    require_close(
+        found,
+        jax.value_and_grad(partial(loss, jax.vmap), (0, 1))(W, XS),
+    )
     assert (
         lanes_of(bounded, in_axes=(None, 0, 0))
-        ._traced((False, True, True), jax.tree.structure((0, 0, 0)), [W, XS, NS])
+        ._traced(
+            (False, True, True),
+            jax.tree.structure((0, 0, 0)),
+            [
+                W,
+                XS,
+                NS,
+            ],
+        )
         .can_split
     )
 

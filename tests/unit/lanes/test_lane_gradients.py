@@ -62,7 +62,12 @@ def nested(w, x, n):
     def outer(carry):
         x, k = carry
         y = turned(w, x, k % 4)
-        return lax.cond(k % 2 == 0, lambda y: falling(w, y, k), lambda y: 0.5 * y + x, y), k - 1
+        return lax.cond(
+            k % 2 == 0,
+            lambda y: falling(w, y, k),
+            lambda y: 0.5 * y + x,
+            y,
+        ), k - 1
 
     def draw(x, row):
         x, _ = lax.while_loop(
@@ -163,7 +168,10 @@ def vmapped(program, **how):
 def test_as_unrolled(program, form, monkeypatch):
     monkeypatch.setattr(reversible_loops, "SLOTS", 3)
     batched = vmapped(program, **FORMS[form])
-    found = jax.jit(jax.grad(partial(loss, batched), (0, 1)))(W, XS)
+    found = jax.jit(jax.grad(partial(loss, batched), (0, 1)))(
+        W,
+        XS,
+    )
     require_close(found, unrolled(program))
 
 
@@ -215,12 +223,19 @@ def test_in_the_form_that_was_measured(form, monkeypatch):
     monkeypatch.setattr("ampjax.lanes.lane_function.fastest", lambda *_: form)
     batched = vmapped(falling)
     batched(W, XS, NS)
-    require_close(jax.grad(partial(loss, batched), (0, 1))(W, XS), unrolled(falling))
+    require_close(
+        jax.grad(partial(loss, batched), (0, 1))(W, XS),
+        unrolled(falling),
+    )
 
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_few_elements(n):
-    found = jax.grad(partial(loss, vmapped(falling)), (0, 1))(W, XS[:n], NS[:n])
+    found = jax.grad(partial(loss, vmapped(falling)), (0, 1))(
+        W,
+        XS[:n],
+        NS[:n],
+    )
     if n:
         require_close(found, unrolled(falling, n))
     else:
@@ -258,7 +273,21 @@ def test_long_loops_keep_few_carries():
     xs = np.random.default_rng(2).normal(size=(2, 1000))
     ns = np.asarray([3000, 2111], np.int32)
     of = lambda batched: lambda xs: jnp.sum(jnp.cos(batched(xs, ns)))
-    compiled = jax.jit(jax.grad(of(amp.vmap(long, lanes=1, trips=8)))).lower(xs).compile()
+    compiled = (
+        jax.jit(
+            jax.grad(
+                of(
+                    amp.vmap(
+                        long,
+                        lanes=1,
+                        trips=8,
+                    )
+                )
+            )
+        )
+        .lower(xs)
+        .compile()
+    )
     require_close(compiled(xs), jax.grad(of(jax.vmap(scanned)))(xs))
     temporary = compiled.memory_analysis().temp_size_in_bytes
     assert temporary < 100 * xs[0].nbytes
@@ -280,7 +309,10 @@ def test_under_vmap():
     of = lambda xs, ns: jnp.sum(amp.vmap(power, lanes=2, trips=2)(xs, ns))
     xs = np.linspace(0.1, 0.9, 6).reshape(2, 3)
     ns = np.asarray([[1, 2, 3], [0, 80, 1]])
-    require_close(jax.vmap(jax.grad(of))(xs, ns), ns * xs ** (ns - 1.0))
+    require_close(
+        jax.vmap(jax.grad(of))(xs, ns),
+        ns * xs ** (ns - 1.0),
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -292,7 +324,10 @@ def test_an_infinite_derivative_behind_the_last_trip_does_not_show(form):
     found = jax.grad(of, (0, 1))(2.0, xs)
     # x; sqrt(x) w; sqrt(sqrt(x) w) w = x^(1/4) w^(3/2)
     require_close(found[0], 4 + 1.5 * 3 * np.sqrt(2))
-    require_close(found[1], np.asarray([1.0, 2 / 8, 0.25 * 81**-0.75 * 2**1.5]))
+    require_close(
+        found[1],
+        np.asarray([1.0, 2 / 8, 0.25 * 81**-0.75 * 2**1.5]),
+    )
 
 
 @pytest.mark.nightly
@@ -304,8 +339,14 @@ def test_second_derivatives():
         alone = lambda xs: loss(partial(one_by_one, falling), W, xs, NS[:2])
         expected = jax.grad(lambda xs: jnp.sum(jnp.sin(jax.grad(alone)(xs))))(jnp.asarray(xs))
     directions = np.cos(jax.grad(of)(xs))
-    require_close(jax.jvp(jax.grad(of), (xs,), (directions,))[1], expected)
-    require_close(jax.grad(lambda xs: jnp.sum(jnp.sin(jax.grad(of)(xs))))(xs), expected)
+    require_close(
+        jax.jvp(jax.grad(of), (xs,), (directions,))[1],
+        expected,
+    )
+    require_close(
+        jax.grad(lambda xs: jnp.sum(jnp.sin(jax.grad(of)(xs))))(xs),
+        expected,
+    )
 
 
 def test_a_rule_of_the_users_that_loops_is_refused():
@@ -318,7 +359,12 @@ def test_a_rule_of_the_users_that_loops_is_refused():
     @own.defjvp
     def _(primals, tangents):
         x, n = primals
-        return own(x, n), lax.fori_loop(0, n, lambda i, t: t * 2, tangents[0])
+        return own(x, n), lax.fori_loop(
+            0,
+            n,
+            lambda i, t: t * 2,
+            tangents[0],
+        )
 
     both = lambda w, x, n: own(turned(w, x, n), n)
     with pytest.raises(GraphError, match="gradient: expected derivatives that") as told:

@@ -74,7 +74,13 @@ def bouncing(diffrax: Any, height: Any) -> Any:
 def log_density(x: Any) -> Any:
     """Of BlackJAX's first example: a normal distribution's location and logarithm of its scale, given some data."""
     observed = jnp.linspace(8.0, 12.0, 10)
-    return jnp.sum(jax.scipy.stats.norm.logpdf(observed, x[0], jnp.exp(x[1])))
+    return jnp.sum(
+        jax.scipy.stats.norm.logpdf(
+            observed,
+            x[0],
+            jnp.exp(x[1]),
+        )
+    )
 
 
 def sampled(algorithm: Any, key: Any) -> Any:
@@ -104,7 +110,11 @@ def hmc(blackjax: Any, key: Any) -> Any:
 
 def slice_sampler(blackjax: Any, key: Any) -> Any:
     """Of a normal distribution, whose every step looks for a point of the slice."""
-    algorithm = blackjax.elliptical_slice(log_density, mean=jnp.zeros(2), cov=jnp.eye(2) * 9.0)
+    algorithm = blackjax.elliptical_slice(
+        log_density,
+        mean=jnp.zeros(2),
+        cov=jnp.eye(2) * 9.0,
+    )
     return sampled(algorithm, key)
 
 

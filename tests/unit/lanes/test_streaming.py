@@ -33,7 +33,12 @@ def turned(x, n):
         )
         return y, y[:2]
 
-    x = lax.fori_loop(0, n, lambda i, x: jnp.tanh(W @ x) + i, x)
+    x = lax.fori_loop(
+        0,
+        n,
+        lambda i, x: jnp.tanh(W @ x) + i,
+        x,
+    )
     end, rows = lax.scan(draw, x, jnp.arange(3))
     return {"end": end, "rows": rows, "n": n, "same": jnp.float32(3)}
 
@@ -72,7 +77,14 @@ def test_the_bits_of_a_call_in_the_order_of_the_stream(block, n):
 
 def test_each_element_is_what_the_function_gives_alone():
     alone = jax.jit(turned)
-    for (x, n), found in zip(pairs(), lanes_of(turned).stream(pairs(), block=8), strict=True):
+    for (x, n), found in zip(
+        pairs(),
+        lanes_of(turned).stream(
+            pairs(),
+            block=8,
+        ),
+        strict=True,
+    ):
         expected = alone(x, n)
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
@@ -92,7 +104,11 @@ def test_in_any_order_each_element_comes_once_with_its_number():
 @pytest.mark.parametrize("ordered", [True, False])
 def test_elements_that_never_end_are_given_up(ordered):
     ns = [3, -1, 0, 10, -5, 9]
-    stream = amp.vmap(counted, lanes=2, trips=1, max_trips=10).stream(ns, block=2, ordered=ordered)
+    stream = amp.vmap(counted, lanes=2, trips=1, max_trips=10).stream(
+        ns,
+        block=2,
+        ordered=ordered,
+    )
     found = dict(enumerate(stream) if ordered else stream)
     assert found == {
         0: (3, True),
@@ -136,7 +152,11 @@ class Source:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "ordered", "long"),
-    [(100_000, False, (0,)), (10_000, True, ()), (100_000, True, (0, 40_000))],
+    [
+        (100_000, False, (0,)),
+        (10_000, True, ()),
+        (100_000, True, (0, 40_000)),
+    ],
 )
 def test_a_long_stream_is_never_in_memory(n, ordered, long):
     """Only blocks are taken ahead; in order also elements behind one that takes long."""
@@ -213,10 +233,23 @@ def test_arguments_that_elements_share():
     in_axes = ({"x": 1, "n": 0, "scale": None}, None)
     batched = lanes_of(scaled, in_axes=in_axes)
     elements = [({"x": x, "n": n, "scale": 0.5}, w) for x, n in pairs(11)]
-    expected = batched({"x": XS[:11].T, "n": NS[:11], "scale": 0.5}, w)
+    expected = batched(
+        {"x": XS[:11].T, "n": NS[:11], "scale": 0.5},
+        w,
+    )
     for number, found in enumerate(batched.stream(elements, block=4)):
         require_row(found, expected, number)
-    other = [elements[0], ({"x": XS[1], "n": NS[1], "scale": 0.5}, jnp.asarray(W))]
+    other = [
+        elements[0],
+        (
+            {
+                "x": XS[1],
+                "n": NS[1],
+                "scale": 0.5,
+            },
+            jnp.asarray(W),
+        ),
+    ]
     with pytest.raises(
         DataError, match=r"stream, element 1, argument \[1\]: expected the same object"
     ):
@@ -247,7 +280,12 @@ def test_float64():
         xs = XS.astype(np.float64)
         ns = NS.astype(np.int64)
         expected = lanes_of(turned)(xs, ns)
-        found = list(lanes_of(turned).stream(zip(xs, ns, strict=True), block=8))
+        found = list(
+            lanes_of(turned).stream(
+                zip(xs, ns, strict=True),
+                block=8,
+            )
+        )
         assert found[0]["end"].dtype == np.float64
         for number, result in enumerate(found):
             require_row(result, expected, number)

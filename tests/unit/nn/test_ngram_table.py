@@ -155,7 +155,21 @@ def test_a_token_reads_what_is_before_it():
     # 2-grams forget what is older, 3-grams do not yet; -1 is as good as the begin.
     assert (layer.ids(text[2:])[1, :2] == ids[3, :2]).all()
     assert (layer.ids(text[2:])[1, 2:] != ids[3, 2:]).any()
-    gap = layer.ids(np.array([9, 9, -1, -1, 4, 8, 15, 16, 23]))
+    gap = layer.ids(
+        np.array(
+            [
+                9,
+                9,
+                -1,
+                -1,
+                4,
+                8,
+                15,
+                16,
+                23,
+            ]
+        )
+    )
     assert (gap[4:] == ids).all()
     assert layer.ids(np.zeros((2, 0), int)).shape == (2, 0, 4)
 
@@ -195,7 +209,10 @@ def test_the_layer_is_the_papers_formula(kernel):
         scale=1.0,
     )
     params = {}
-    for name, leaf in jax.eval_shape(layer.init, jax.random.key(0)).items():
+    for name, leaf in jax.eval_shape(
+        layer.init,
+        jax.random.key(0),
+    ).items():
         params[name] = RNG.normal(size=leaf.shape).astype(np.float32)
     tokens = RNG.integers(0, 9, (2, 8))
     hidden = RNG.normal(size=(2, 8, 6)).astype(np.float32)

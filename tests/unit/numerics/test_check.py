@@ -73,7 +73,12 @@ def test_numbers_that_are_none_are_wrong(monkeypatch):
     monkeypatch.setattr(
         patterns,
         "jax",
-        SimpleNamespace(**{**vars(jax), "jit": lambda f: lambda *x: f(*x) * np.float32("nan")}),
+        SimpleNamespace(
+            **{
+                **vars(jax),
+                "jit": lambda f: lambda *x: f(*x) * np.float32("nan"),
+            }
+        ),
     )
     assert len(patterns.wrong_patterns()) == 3
 
@@ -143,7 +148,10 @@ def plain_jax_moves_rows_wrongly():
         16,
     )
     moved = jax.jit(lambda x: (x + 1).at[1:].set((x + 1)[:-1]).reshape(1, 8, 16))(base)
-    return not np.array_equal(moved[0], np.concatenate([base[:1], base[:-1]]) + 1)
+    return not np.array_equal(
+        moved[0],
+        np.concatenate([base[:1], base[:-1]]) + 1,
+    )
 
 
 @pytest.mark.slow

@@ -22,7 +22,10 @@ def noting():
     """A transform that does nothing, and keeps the staleness that it was told."""
 
     def update(updates, state, params=None, *, staleness, **extra):
-        return jax.tree.map(jnp.zeros_like, updates), jnp.roll(state, -1).at[-1].set(staleness)
+        return jax.tree.map(
+            jnp.zeros_like,
+            updates,
+        ), jnp.roll(state, -1).at[-1].set(staleness)
 
     return optax.GradientTransformationExtraArgs(lambda params: jnp.full(N_STEPS, -1.0), update)
 
@@ -50,7 +53,13 @@ def pull_to(t):
 @settings(max_examples=8)
 @given(
     st.integers(0, 4),
-    st.sampled_from([optax.sgd(0.5), optax.adam(0.1), optax.sgd(0.2, momentum=0.9)]),
+    st.sampled_from(
+        [
+            optax.sgd(0.5),
+            optax.adam(0.1),
+            optax.sgd(0.2, momentum=0.9),
+        ]
+    ),
 )
 def test_it_is_the_transform_on_gradients_of_old_parameters(delay, tx):
     start = jnp.array([1.0, -2.0])
@@ -75,7 +84,15 @@ def test_it_is_the_transform_on_gradients_of_old_parameters(delay, tx):
 
 
 @pytest.mark.parametrize(
-    "tx", [optax.adam(0.1), optax.adamw(0.1, weight_decay=0.1)], ids=["adam", "adamw"]
+    "tx",
+    [
+        optax.adam(0.1),
+        optax.adamw(
+            0.1,
+            weight_decay=0.1,
+        ),
+    ],
+    ids=["adam", "adamw"],
 )
 def test_no_delay_has_the_same_bits(tx):
     start = {

@@ -275,7 +275,13 @@ def test_an_accumulator_is_emptied_whatever_it_held(gradient):
 
 
 @pytest.mark.parametrize(
-    "tx", [optax.sgd(0.1), optax.adagrad(0.1), optax.adam(0.1)], ids=["sgd", "adagrad", "adam"]
+    "tx",
+    [
+        optax.sgd(0.1),
+        optax.adagrad(0.1),
+        optax.adam(0.1),
+    ],
+    ids=["sgd", "adagrad", "adam"],
 )
 def test_an_update_copies_nothing(tx):
     """All that it changes may be donated; a copy of a large table would cost as much as its update."""

@@ -8,7 +8,11 @@ import pytest
 from ampjax.errors import DataError
 from ampjax.optim.optimizer_identity import operations_of, require_same_operations
 
-PARAMS = {"w": jnp.ones((2, 3)), "none": None, "b": jnp.float32(1)}
+PARAMS = {
+    "w": jnp.ones((2, 3)),
+    "none": None,
+    "b": jnp.float32(1),
+}
 
 
 def matrices(params):
@@ -21,7 +25,14 @@ def matrices(params):
         (optax.adam(0.1), optax.nadam(0.1)),
         (optax.adam(0.1), optax.radam(0.1)),
         (optax.adam(0.1), optax.yogi(0.1)),
-        (optax.sgd(0.1, momentum=0.9), optax.sgd(0.1, momentum=0.9, nesterov=True)),
+        (
+            optax.sgd(0.1, momentum=0.9),
+            optax.sgd(
+                0.1,
+                momentum=0.9,
+                nesterov=True,
+            ),
+        ),
         (optax.clip(1.0), optax.clip_by_global_norm(1.0)),
         (optax.adamw(0.1), optax.adamw(0.1, mask=matrices)),
         (optax.sgd(0.1), optax.sign_sgd(0.1)),
@@ -36,7 +47,13 @@ def test_others(one, other):
     ("one", "other"),
     [
         (optax.adam(0.1), optax.adam(jnp.float32(0.2), b1=0.8)),
-        (optax.adamw(0.1, weight_decay=0.01), optax.adamw(np.float64(0.2), weight_decay=0.1)),
+        (
+            optax.adamw(0.1, weight_decay=0.01),
+            optax.adamw(
+                np.float64(0.2),
+                weight_decay=0.1,
+            ),
+        ),
         (
             optax.adam(optax.cosine_decay_schedule(0.1, 10)),
             optax.adam(optax.linear_schedule(0.1, 0.2, 30)),

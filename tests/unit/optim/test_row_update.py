@@ -71,7 +71,14 @@ def test_three_updates_are_those_of_the_whole_table(name, gradient, dtype):
             jnp.asarray(sums),
             float(n),
         )
-        held = jnp.copy(params), jax.tree.map(jnp.copy, state), jnp.asarray(sums)
+        held = (
+            jnp.copy(params),
+            jax.tree.map(
+                jnp.copy,
+                state,
+            ),
+            jnp.asarray(sums),
+        )
         *_, (params, state, zeros) = update(
             *held,
             rows,
@@ -150,7 +157,15 @@ def test_interrupted_between_calls_it_goes_on_from_what_is_there():
     rows = np.arange(10)
     update = make_row_update(tx, "sum", SHAPE, np.dtype(np.float32))
     sums = jnp.zeros(SHAPE).at[rows].set(1.0)
-    held = next(update(table(0), tx.init(table(0)), jnp.copy(sums), rows, 1.0))
+    held = next(
+        update(
+            table(0),
+            tx.init(table(0)),
+            jnp.copy(sums),
+            rows,
+            1.0,
+        )
+    )
     *_, held = update(*held, rows, 1.0)
     params, state, _ = make_update(tx, "sum")(
         table(0),
@@ -189,7 +204,10 @@ def test_a_transform_that_uses_staleness_where_it_is_told_is_left_alone():
 
 def test_a_transform_that_cannot_be_traced_is_left_alone():
     def scale(updates, state, params=None):
-        return jax.tree.map(lambda u: -u if float(u.sum()) > 0 else u, updates), state
+        return jax.tree.map(
+            lambda u: -u if float(u.sum()) > 0 else u,
+            updates,
+        ), state
 
     tx = optax.GradientTransformation(lambda params: optax.EmptyState(), scale)
     assert make_row_update(tx, "mean", SHAPE, np.dtype(np.float32)) is None
@@ -209,5 +227,15 @@ def test_it_copies_no_table(name):
     )
     params = jnp.ones((5_000, 64))
     shared, own = update._split.state.split(STILL[name].init(params))
-    args = params, own.get("", []), params, shared, np.zeros(row_update.CHUNK, np.int32), 1.0
+    args = (
+        params,
+        own.get("", []),
+        params,
+        shared,
+        np.zeros(
+            row_update.CHUNK,
+            np.int32,
+        ),
+        1.0,
+    )
     assert "f32[5000,64]{1,0} copy(" not in update._step.lower(*args).compile().as_text()

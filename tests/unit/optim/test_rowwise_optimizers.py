@@ -103,7 +103,10 @@ def by_hand(make_row, values, grads):
     for i, weights in enumerate(rows):
         row = make_row()
         for grad in grads:
-            weights = row.step(weights, np.atleast_1d(np.asarray(grad, np.float64))[i])
+            weights = row.step(
+                weights,
+                np.atleast_1d(np.asarray(grad, np.float64))[i],
+            )
         result.append(weights)
     return np.reshape(result, np.shape(values))
 

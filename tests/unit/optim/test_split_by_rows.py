@@ -25,19 +25,19 @@ PARAMS = {
 }
 TABLES = ("['emb']", "['bias']")
 MORE = {
-    "two norms": optax.chain(optax.clip_by_global_norm(5), optax.clip(0.3), optax.clip_by_global_norm(0.5), optax.sgd(0.1)),
-    "masked": optax.chain(optax.masked(optax.adam(0.1), {"w": False, "emb": True, "bias": False, "none": None}), optax.scale(0.5)),
+    "two norms": optax.chain(optax.clip_by_global_norm(5), optax.clip(0.3), optax.clip_by_global_norm(0.5), optax.sgd(0.1),),
+    "masked": optax.chain(optax.masked(optax.adam(0.1), {"w": False, "emb": True, "bias": False, "none": None}), optax.scale(0.5),),
     "labelled": optax.multi_transform(
-        {"a": optax.adagrad(0.1), "b": optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1, 0.9))},
+        {"a": optax.adagrad(0.1), "b": optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1, 0.9)),},
         {"w": "b", "emb": "a", "bias": "b", "none": None},
     ),
-    "average of some": optax.chain(optax.sgd(0.1), optax.masked(parameter_average(0.5), {"w": True, "emb": True, "bias": False, "none": None})),
+    "average of some": optax.chain(optax.sgd(0.1), optax.masked(parameter_average(0.5), {"w": True, "emb": True, "bias": False, "none": None}),),
     "hyperparameters": optax.inject_hyperparams(optax.adam)(learning_rate=optax.cosine_decay_schedule(0.1, 10)),
     "block norm": optax.chain(optax.clip_by_block_rms(0.1), optax.sgd(0.1)),
-    "finite": optax.apply_if_finite(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 3),
+    "finite": optax.apply_if_finite(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 3,),
     "every second": optax.MultiSteps(optax.sgd(0.1), 2),
-    "by the range": optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x / (1 + x.max() - x.min()), u)), optax.sgd(0.1)),
-    "in calls": optax.chain(optax.stateless(lambda u, _: jax.checkpoint(one_call(lambda u: jax.tree.map(jnp.tanh, u)))(u)), optax.sgd(0.1)),
+    "by the range": optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x / (1 + x.max() - x.min()), u)), optax.sgd(0.1),),
+    "in calls": optax.chain(optax.stateless(lambda u, _: jax.checkpoint(one_call(lambda u: jax.tree.map(jnp.tanh, u)))(u)), optax.sgd(0.1),),
     "row means": optax.chain(optax.centralize(), optax.lion(0.01)),
 }  # fmt: skip
 
@@ -143,7 +143,13 @@ def test_the_parts_together_are_plain_optax(name):
     for _ in range(4):
         touched = {}
         for t in TABLES:
-            touched[t] = np.sort(rng.choice(len(parts.rows[t]), 4, replace=False))
+            touched[t] = np.sort(
+                rng.choice(
+                    len(parts.rows[t]),
+                    4,
+                    replace=False,
+                )
+            )
         grads = jax.tree.map(
             lambda p: rng.normal(size=p.shape).astype(np.float32),
             PARAMS,
@@ -221,7 +227,7 @@ def test_constants_from_outside_are_shared():
 REFUSED = {
     "folds parameters": (optax.lamb(0.1), "table `['emb']`: expected an update that works row by row, got operation `reduce_sum`, which folds all rows of its parameters or states"),
     "factored state": (optax.adafactor(0.1, min_dim_size_to_factor=2), "table `['emb']`"),
-    "noise by row": (optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(0)), optax.sgd(0.1)), "got operation `add`, which joins its rows with what `mul` made, float32[12,3]"),
+    "noise by row": (optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(0)), optax.sgd(0.1),), "got operation `add`, which joins its rows with what `mul` made, float32[12,3]"),
     "across rows": (optax.stateless(lambda u, _: jax.tree.map(lambda x: x[::-1], u)), "got operation `rev`, which works across its rows, or is unknown here"),
     "running sum": (optax.stateless(lambda u, _: jax.tree.map(lambda x: jnp.cumsum(x, 0), u)), "got operation `cumsum`"),
     "normed along rows": (optax.stateless(lambda u, p: jax.tree.map(lambda x, y: x / jnp.sqrt((y**2).sum(0, keepdims=True)), u, p)), "got operation `reduce_sum`, which folds all rows of its parameters"),

@@ -36,19 +36,19 @@ BY_NAME = {
 }
 TRANSFORMS = {
     **{name: (tx, [ALL]) for name, tx in ROW_WISE.items()},
-    "two norms": (optax.chain(optax.clip_by_global_norm(5), optax.clip(0.3), optax.clip_by_global_norm(0.5), optax.sgd(0.1)), [ALL]),
-    "hyperparameters": (optax.inject_hyperparams(optax.adam)(learning_rate=optax.cosine_decay_schedule(0.1, 10)), [ALL]),
-    "finite": (optax.apply_if_finite(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 3), [ALL]),
+    "two norms": (optax.chain(optax.clip_by_global_norm(5), optax.clip(0.3), optax.clip_by_global_norm(0.5), optax.sgd(0.1),), [ALL]),
+    "hyperparameters": (optax.inject_hyperparams(optax.adam)(learning_rate=optax.cosine_decay_schedule(0.1, 10,)), [ALL]),
+    "finite": (optax.apply_if_finite(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 3,), [ALL]),
     "every second": (optax.MultiSteps(optax.sgd(0.1), 2), [ALL]),
     "row means": (optax.chain(optax.centralize(), optax.lion(0.01)), [ALL]),
     "block norm": (optax.chain(optax.clip_by_block_rms(0.1), optax.sgd(0.1)), []),
-    "by the range": (optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x / (1 + x.max() - x.min()), u)), optax.sgd(0.1)), []),
-    "labelled": (optax.multi_transform({"one": optax.adagrad(0.1), "other": optax.sgd(0.1, 0.9)}, BY_NAME), ["acd"]),
-    "labelled rates": (optax.multi_transform({"one": optax.adam(0.1), "other": optax.adam(0.2)}, BY_NAME), ["acd"]),
-    "masked": (optax.chain(optax.adam(0.1), optax.masked(optax.add_decayed_weights(0.1), {name: name in "ab" for name in PARAMS})), ["ab", "cd"]),
-    "average of some": (optax.chain(optax.sgd(0.1), optax.masked(parameter_average(0.5), {name: name in "bd" for name in PARAMS})), ["ac", "bd"]),
-    "rate by the number of rows": (optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x / len(x), u)), optax.sgd(0.1)), ["ad"]),
-    "weight by equal rows": (optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x * jnp.ones_like(x).sum(), u)), optax.sgd(0.1)), ["ad"]),
+    "by the range": (optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x / (1 + x.max() - x.min()), u)), optax.sgd(0.1),), []),
+    "labelled": (optax.multi_transform({"one": optax.adagrad(0.1), "other": optax.sgd(0.1, 0.9)}, BY_NAME,), ["acd"]),
+    "labelled rates": (optax.multi_transform({"one": optax.adam(0.1), "other": optax.adam(0.2)}, BY_NAME,), ["acd"]),
+    "masked": (optax.chain(optax.adam(0.1), optax.masked(optax.add_decayed_weights(0.1), {name: name in "ab" for name in PARAMS}),), ["ab", "cd"]),
+    "average of some": (optax.chain(optax.sgd(0.1), optax.masked(parameter_average(0.5), {name: name in "bd" for name in PARAMS}),), ["ac", "bd"]),
+    "rate by the number of rows": (optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x / len(x), u)), optax.sgd(0.1),), ["ad"]),
+    "weight by equal rows": (optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x * jnp.ones_like(x).sum(), u)), optax.sgd(0.1),), ["ad"]),
 }  # fmt: skip
 ORDINARY = {
     "adam",
@@ -154,7 +154,15 @@ class Stacked:
                 np.bincount(parameters[touched == 0], minlength=m),
             ]
         )
-        rest = np.concatenate([grads[n // 2 :], np.zeros_like(grads[:1]).repeat(m, 0)])
+        rest = np.concatenate(
+            [
+                grads[n // 2 :],
+                np.zeros_like(grads[:1]).repeat(
+                    m,
+                    0,
+                ),
+            ]
+        )
         second = rule.partials(
             turn,
             shared,

@@ -33,7 +33,10 @@ def step_once(tx, params, gradients):
 def test_each_result_is_a_neighbour_of_the_new_value(dtype, size, share, seed):
     rng = np.random.default_rng(seed)
     params = jnp.asarray(size * rng.normal(size=(20, 4)), dtype)
-    gradients = jnp.asarray(share * size * rng.normal(size=(20, 4)), jnp.float32)
+    gradients = jnp.asarray(
+        share * size * rng.normal(size=(20, 4)),
+        jnp.float32,
+    )
     new = step_once(stochastic_rounding(optax.sgd(1.0), seed), params, gradients)
     assert new.dtype == params.dtype
     wanted = params.astype(jnp.float32) - gradients
@@ -89,8 +92,16 @@ def test_small_steps_add_up_where_the_nearest_number_forgets_them():
 
 
 def test_other_dtypes_are_left_to_the_transform():
-    params = {"narrow": jnp.ones(3, jnp.bfloat16), "wide": jnp.ones(3), "none": None}
-    gradients = {"narrow": jnp.ones(3, jnp.bfloat16), "wide": 0.1 * jnp.ones(3), "none": None}
+    params = {
+        "narrow": jnp.ones(3, jnp.bfloat16),
+        "wide": jnp.ones(3),
+        "none": None,
+    }
+    gradients = {
+        "narrow": jnp.ones(3, jnp.bfloat16),
+        "wide": 0.1 * jnp.ones(3),
+        "none": None,
+    }
     inner = optax.adam(0.1)
     new = step_once(stochastic_rounding(inner), params, gradients)
     assert new["narrow"].dtype == jnp.bfloat16
@@ -100,7 +111,10 @@ def test_other_dtypes_are_left_to_the_transform():
 
 
 def test_seeds_and_turns_draw_other_numbers():
-    params = jnp.asarray(np.random.default_rng(0).normal(size=(50, 8)), jnp.bfloat16)
+    params = jnp.asarray(
+        np.random.default_rng(0).normal(size=(50, 8)),
+        jnp.bfloat16,
+    )
     gradients = jnp.full((50, 8), 1e-3)
     first = stochastic_rounding(optax.sgd(1.0), 1)
     again = step_once(stochastic_rounding(optax.sgd(1.0), 1), params, gradients)
@@ -144,7 +158,11 @@ def test_rows_without_gradients_stay_where_the_transform_lets_them():
         (optax.adagrad(0.1), True),
         (optax.adam(0.1), False),
     ):
-        table = Table(np.ones((4, 2), jnp.bfloat16), stochastic_rounding(inner), mode="faithful")
+        table = Table(
+            np.ones((4, 2), jnp.bfloat16),
+            stochastic_rounding(inner),
+            mode="faithful",
+        )
         assert table.untouched_rows_stay == stays
 
 

@@ -165,7 +165,13 @@ def test_rows_begin_anew_in_a_state_that_was_assigned():
     ],
 )
 def test_more_rows_are_as_if_training_had_begun_with_them(name):
-    with make(**OPTIONS[name]) as runner, make(params=LONGER, **OPTIONS[name]) as other:
+    with (
+        make(**OPTIONS[name]) as runner,
+        make(
+            params=LONGER,
+            **OPTIONS[name],
+        ) as other,
+    ):
         for each in (runner, other):
             [each.run(batch(seed)) for seed in range(2)]
         runner.grow_rows("t1", ADDED)
@@ -363,7 +369,11 @@ def words_and_targets(seed, pool):
 @pytest.mark.parametrize("name", ["tables", "dense"])
 def test_ids_that_keep_their_rows_are_trained_as_in_a_dense_array(name):
     """The oracle has a row for each id from the start, by a dictionary, and knows no vocabulary."""
-    pool = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 20)
+    pool = np.random.default_rng(1).integers(
+        -(2**63),
+        2**63 - 1,
+        20,
+    )
     place_of = {one: place for place, one in enumerate(pool.tolist())}
     w = np.ones(3, np.float32)
     start = {"words": np.zeros((8, 3), np.float32), "w": w}
@@ -391,7 +401,10 @@ def test_ids_that_keep_their_rows_are_trained_as_in_a_dense_array(name):
 
 
 def test_an_id_that_takes_over_a_row_begins_with_values_and_moments_of_its_own():
-    start = {"words": first_values(np.arange(4)), "w": np.ones(3, np.float32)}
+    start = {
+        "words": first_values(np.arange(4)),
+        "w": np.ones(3, np.float32),
+    }
     runner = make(1, start, word_loss)
     vocabulary = px.Vocabulary(4)
     y = np.ones(3, np.float32)

@@ -33,7 +33,14 @@ def by_loops(table, mode, weights=None):
         rows = table[VALUES[start:end]]
         if weights is not None:
             rows = rows * weights[start:end, None]
-        result.append(MODES[mode](rows, axis=0) if end > start else jnp.zeros(table.shape[1:]))
+        result.append(
+            MODES[mode](
+                rows,
+                axis=0,
+            )
+            if end > start
+            else jnp.zeros(table.shape[1:])
+        )
     return jnp.stack(result)
 
 
@@ -74,7 +81,14 @@ def test_values_and_gradients_are_those_of_loops(mode):
 
 @pytest.mark.parametrize("mode", [*MODES, "weighted"])
 @given(
-    lengths=st.sampled_from([(2, 0, 3, 1), (0, 0, 4, 2), (6, 0, 0, 0), (0, 0, 0, 0)]),
+    lengths=st.sampled_from(
+        [
+            (2, 0, 3, 1),
+            (0, 0, 4, 2),
+            (6, 0, 0, 0),
+            (0, 0, 0, 0),
+        ]
+    ),
     seed=st.integers(0, 2**16),
 )
 @settings(max_examples=examples(24), deadline=None)
@@ -93,9 +107,11 @@ def test_values_and_gradients_are_those_of_torch(mode, lengths, seed):
         made = px.Bag(values, offsets, weights).look_up(table, way)
         return (factors * made).sum(), made
 
-    (_, made), grads = jax.value_and_grad(ours, (0, 1) if weights is not None else (0,), True)(
-        jnp.asarray(TABLE), weights
-    )
+    (_, made), grads = jax.value_and_grad(
+        ours,
+        (0, 1) if weights is not None else (0,),
+        True,
+    )(jnp.asarray(TABLE), weights)
     bags = torch.nn.EmbeddingBag.from_pretrained(
         torch.tensor(TABLE), freeze=False, mode=way, sparse=mode in ("sum", "mean")
     )
@@ -141,7 +157,12 @@ def test_an_id_beyond_the_table_and_nan_rows_are_not_zero():
         seen = np.isnan(bag.look_up(jnp.ones((3, 2)), mode))
         assert seen[0].all() and not seen[1].any()
     rows = jnp.array([[1.0], [jnp.nan], [2.0]])
-    assert np.isnan(px.Bag([0, 1, 2], [0]).look_up(rows, "max")).all()
+    assert np.isnan(
+        px.Bag([0, 1, 2], [0]).look_up(
+            rows,
+            "max",
+        )
+    ).all()
 
 
 def test_lengths_and_the_tree():
@@ -150,7 +171,10 @@ def test_lengths_and_the_tree():
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(bag)]
     assert names == [".ids", ".shifts", ".weights"]
     assert repr(bag) == "Bag(6 bags, 7 ids)"
-    none = jax.jit(px.Bag.look_up)(px.Bag([], [0, 0]), TABLE)
+    none = jax.jit(px.Bag.look_up)(
+        px.Bag([], [0, 0]),
+        TABLE,
+    )
     assert none.tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
@@ -313,7 +337,12 @@ def test_two_replicas_are_one_device():
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("names", "options"),
-    [((), {}), ((), {"run_option": "ps"}), ((), {"run_option": "ar"}), (("a", "b"), {})],
+    [
+        ((), {}),
+        ((), {"run_option": "ps"}),
+        ((), {"run_option": "ar"}),
+        (("a", "b"), {}),
+    ],
     ids=str,
 )
 def test_all_modes_wherever_rows_are(names, options):
@@ -339,9 +368,19 @@ def test_all_modes_wherever_rows_are(names, options):
 def test_lazy_rows_without_an_id_are_not_touched():
     tx = optax.adam(0.05)
     runner = make(sum_loss, {"table": TABLE}, tx, table_mode="lazy")
-    runner.run({**a_batch(0), "bag": px.Bag([3, 5], [0, 1, 2, 2])})
+    runner.run(
+        {
+            **a_batch(0),
+            "bag": px.Bag([3, 5], [0, 1, 2, 2]),
+        }
+    )
     moved = (runner.params["table"] != TABLE).any(1)
-    runner.run({**a_batch(0), "bag": px.Bag([3], [0, 1, 1, 1])})  # none in the second replica
+    runner.run(
+        {
+            **a_batch(0),
+            "bag": px.Bag([3], [0, 1, 1, 1]),
+        }
+    )  # none in the second replica
     first = np.asarray(runner.opt_state[0].nu["table"]).any(1)
     assert np.flatnonzero(moved).tolist() == [3, 5] == np.flatnonzero(first).tolist()
 

@@ -10,13 +10,27 @@ from ampjax.parallel.batch_splitter import BatchSplitter
 from ampjax.parallel.shard import split_batch
 
 BATCHES = {
-    "arrays": {"x": np.arange(4), "y": np.ones((4, 2), np.float32)},
-    "other sizes": {"x": np.arange(2), "y": np.ones((2, 2), np.float32)},
-    "other dtypes": {"x": np.arange(4, dtype=np.int8), "y": np.ones((4, 2))},
+    "arrays": {
+        "x": np.arange(4),
+        "y": np.ones((4, 2), np.float32),
+    },
+    "other sizes": {
+        "x": np.arange(2),
+        "y": np.ones((2, 2), np.float32),
+    },
+    "other dtypes": {
+        "x": np.arange(4, dtype=np.int8),
+        "y": np.ones((4, 2)),
+    },
     "numbers": {"x": np.arange(4), "y": 2.0},
     "keys": {"x": np.arange(4), "y": jax.random.key(0)},
     "parts": px.Parts(({"x": np.arange(2)}, {"x": np.arange(2)})),
-    "bags": {"x": px.Bag([1, 2, 3, 4, 5, 6], [0, 0, 6, 6])},
+    "bags": {
+        "x": px.Bag(
+            [1, 2, 3, 4, 5, 6],
+            [0, 0, 6, 6],
+        )
+    },
     "shorter bags": {"x": px.Bag([1], [0, 0, 1, 1])},
 }
 

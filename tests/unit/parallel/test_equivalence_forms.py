@@ -40,7 +40,11 @@ def by_pairs(p, b):
 
 
 def under_vmap(p, b):
-    return jax.vmap(lambda table, ids: table[ids], in_axes=(0, 1), out_axes=1)(
+    return jax.vmap(
+        lambda table, ids: table[ids],
+        in_axes=(0, 1),
+        out_axes=1,
+    )(
         p["stack"],
         b["ids"],
     )

@@ -63,7 +63,15 @@ def batch(n, seed=0):
 
 def make(**options):
     devices = jax.local_devices()
-    machines = Resources((Machine("a", (devices[0],)), Machine("b", (devices[1],))))
+    machines = Resources(
+        (
+            Machine(
+                "a",
+                (devices[0],),
+            ),
+            Machine("b", (devices[1],)),
+        )
+    )
     config = px.ParallaxConfig(alpha_threshold=2.0, check_equivalence="off", **options)
     return px.get_runner(loss, PARAMS, optax.adam(0.1), machines, config)
 

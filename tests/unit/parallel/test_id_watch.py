@@ -158,7 +158,12 @@ def test_without_a_step_an_id_is_told_too(call):
     runner = make(indexed)
     runner.run(a_batch())
     with pytest.warns(IdWarning, match="id 40 of leaf `ids` is outside of `t`") as heard:
-        getattr(runner, call)({"ids": np.r_[0, 40, 3], "size": np.arange(3)})
+        getattr(runner, call)(
+            {
+                "ids": np.r_[0, 40, 3],
+                "size": np.arange(3),
+            }
+        )
     assert heard[0].filename == __file__
 
 

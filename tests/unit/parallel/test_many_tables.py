@@ -97,7 +97,10 @@ LABELS = jax.tree_util.tree_map_with_path(
             CLIPPED, {"boundary_among_servers": False, "partitions": 3}, marks=pytest.mark.nightly
         ),
         pytest.param(
-            optax.multi_transform({"a": optax.adagrad(0.1), "b": optax.sgd(0.1, 0.9)}, LABELS),
+            optax.multi_transform(
+                {"a": optax.adagrad(0.1), "b": optax.sgd(0.1, 0.9)},
+                LABELS,
+            ),
             {"run_option": "ar"},
             marks=pytest.mark.nightly,
         ),
@@ -242,7 +245,12 @@ def test_an_error_names_the_row_of_the_variable(check_finite, text):
         check_finite=check_finite,
     )
     with pytest.raises(TableError, match=f"variable `tables/wide0 and 4 others`, {text}"):
-        runner.run({"ids": np.full((2, len(ROWS)), 7), "y": np.zeros(2, np.float32)})
+        runner.run(
+            {
+                "ids": np.full((2, len(ROWS)), 7),
+                "y": np.zeros(2, np.float32),
+            }
+        )
 
 
 @pytest.mark.nightly
@@ -261,7 +269,14 @@ def test_partitioners_and_readings_keep_tables_apart():
 
     machines = make().setup.resources
     config = px.ParallaxConfig(alpha_threshold=2.0)
-    named = px.get_runner(loss, PARAMS, CLIPPED, machines, config, ["wide1,wide2"]).build(batch(0))
+    named = px.get_runner(
+        loss,
+        PARAMS,
+        CLIPPED,
+        machines,
+        config,
+        ["wide1,wide2"],
+    ).build(batch(0))
     assert {*named.step.tables} == {
         NARROW_NAME,
         "['lone']",

@@ -246,7 +246,16 @@ def test_a_checkpoint_of_another_dtype(tmp_path, old, new, begun):
     saved = of(old)
     saved.run(BATCH)
     saved.save(tmp_path / "c")
-    for other, leaf in ((of(new), "w"), (of(old, t=new), "t")):
+    for other, leaf in (
+        (of(new), "w"),
+        (
+            of(
+                old,
+                t=new,
+            ),
+            "t",
+        ),
+    ):
         if begun:
             other.run(BATCH)
         with pytest.raises(

@@ -171,7 +171,12 @@ def test_mistakes(tmp_path):
     with pytest.raises(DataError, match=r"`step-2` of another run.*Call `runner.resume\(\)` first"):
         train(make(tmp_path), 2)
     with pytest.raises(SettingsError, match="a folder of checkpoints in the settings"):
-        px.get_runner(loss, {"table": np.ones((64, 4), np.float32)}, TX, two()).resume()
+        px.get_runner(
+            loss,
+            {"table": np.ones((64, 4), np.float32)},
+            TX,
+            two(),
+        ).resume()
     with pytest.raises(SettingsError, match="Skip whole batches"):
         px.shard(
             {"x": np.ones(4)},

@@ -102,7 +102,14 @@ def test_a_model_without_tables_has_the_collectives_of_plain_pmap_and_no_server(
         axis_name="i",
         devices=jax.local_devices()[:2],
     )
-    theirs = mapped.lower(stack(params, 2), stack({"x": batch["x"][:2]}, 2)).compile().as_text()
+    theirs = (
+        mapped.lower(
+            stack(params, 2),
+            stack({"x": batch["x"][:2]}, 2),
+        )
+        .compile()
+        .as_text()
+    )
     assert collectives(ours) == collectives(theirs)
     assert [c.shape for c in collectives(ours)] == [(), (2,), (3, 2)]
 
@@ -239,7 +246,10 @@ def test_local_aggregation_lets_a_row_travel_once():
 def test_scalars_travel_between_servers_in_place_of_gradients():
     sent = {}
     for among in (True, False):
-        metrics = make(boundary_among_servers=among, partitions=2).run(a_batch([0, 1, 2, 3]))
+        metrics = make(
+            boundary_among_servers=among,
+            partitions=2,
+        ).run(a_batch([0, 1, 2, 3]))
         sent[among] = {what: metrics.traffic.per_machine(what) for what in ("scalars", "['table']")}
     pulled_and_pushed = sent[True]["['table']"]
     # Rows 1 and 3 are at machine 1; the chief is machine 0. Their gradients go there and come back.
@@ -343,7 +353,10 @@ def test_rows_are_cut_as_the_program_reads_them_which_gets_no_weak_types(scale):
         factor = params["w"] * batch["scale"]  # float32, or bfloat16 if the scale's type is weak
         return jnp.mean(params["t"][batch["ids"]].astype(factor.dtype) * factor)
 
-    params = {"t": np.full((64, 4), 1 + 2**-10, np.float32), "w": np.ones(4, jnp.bfloat16)}
+    params = {
+        "t": np.full((64, 4), 1 + 2**-10, np.float32),
+        "w": np.ones(4, jnp.bfloat16),
+    }
     runner = px.get_runner(
         loss,
         params,
@@ -364,7 +377,10 @@ def test_half_precision_on_the_wire():
 
 def test_aggregated_gradients_can_be_read():
     runner = make(tx=optax.sgd(0.1))
-    fetched = runner.run(a_batch([5, 5, 9, 5]), fetch=("gradients", "norms", "global_norm")).fetched
+    fetched = runner.run(
+        a_batch([5, 5, 9, 5]),
+        fetch=("gradients", "norms", "global_norm"),
+    ).fetched
     grads = jax.grad(loss)(
         parameters(),
         a_batch([5, 5, 9, 5]),

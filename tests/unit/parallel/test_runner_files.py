@@ -135,7 +135,11 @@ def test_a_checkpoint_is_found_after_a_save_that_was_cut_off_between_two_names(t
 @pytest.mark.first_case
 @pytest.mark.parametrize(
     "options",
-    [{"keep_dense": ("table",)}, {"keep_dense": ("table",), "run_option": "ps"}, {}],
+    [
+        {"keep_dense": ("table",)},
+        {"keep_dense": ("table",), "run_option": "ps"},
+        {},
+    ],
     ids=str,
 )
 def test_an_optimizer_may_keep_random_keys(tmp_path, options):
@@ -167,7 +171,13 @@ def forge(folder, change):
 
 
 @pytest.mark.parametrize(
-    "change", [{"tables": [[]]}, {"leaves": [["params/w", "float32"]]}, {"step": "1"}], ids=str
+    "change",
+    [
+        {"tables": [[]]},
+        {"leaves": [["params/w", "float32"]]},
+        {"step": "1"},
+    ],
+    ids=str,
 )
 def test_a_manifest_that_no_runner_wrote_is_told_before_the_first_batch_too(tmp_path, change):
     trained().save(tmp_path / "c")

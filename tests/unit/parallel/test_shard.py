@@ -26,7 +26,12 @@ class Dataset:
 
 
 def test_arrays_are_dealt_by_row_and_what_is_left_over_is_dropped():
-    parts = px.shard({"x": np.arange(9), "y": np.arange(18).reshape(9, 2)})
+    parts = px.shard(
+        {
+            "x": np.arange(9),
+            "y": np.arange(18).reshape(9, 2),
+        }
+    )
     assert [part["x"].tolist() for part in parts.batches] == [[0, 4], [1, 5], [2, 6], [3, 7]]
     assert all((part["y"][:, 0] == 2 * part["x"]).all() for part in parts.batches)
 

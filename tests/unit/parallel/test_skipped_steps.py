@@ -70,7 +70,10 @@ def test_a_table_and_dense_parameters_skip_together():
         ids = RNG.integers(0, 30, 5)
         some = RNG.normal(size=(5, 3)).astype(np.float32)
         some[2, 1] = np.inf if bad else 1
-        grads = {"table": np.zeros((30, 3), np.float32), "w": np.ones((3, 2), np.float32)}
+        grads = {
+            "table": np.zeros((30, 3), np.float32),
+            "w": np.ones((3, 2), np.float32),
+        }
         np.add.at(grads["table"], ids, some)
         pending = {"['table']": table.aggregate(ids, some)}
         dense_grads, _ = split.params.split(grads)

@@ -99,7 +99,12 @@ def rnn(replicas=1):
             lambda s: s.t < s.length,
         )
         h.connect(h0, more)
-        ag.loss("loss", lambda y: y.sum())(ag.ppt("linear2", amp.nn.Linear(4, 2))(done))
+        ag.loss("loss", lambda y: y.sum())(
+            ag.ppt(
+                "linear2",
+                amp.nn.Linear(4, 2),
+            )(done)
+        )
     return graph
 
 
@@ -161,7 +166,14 @@ def sharing(worker=None, *, of_owner=None):
 @pytest.mark.parametrize("pins", [(None, None), (2, None), (None, 2), (2, 2)])
 def test_nodes_that_share_parameters_share_a_worker(rule, pins):
     graph = sharing(pins[0], of_owner=pins[1])
-    for memory in (None, DeviceMemory(10, {"a": 6, "b": 6, "c": 6}, (0, 1, 2))):
+    for memory in (
+        None,
+        DeviceMemory(
+            10,
+            {"a": 6, "b": 6, "c": 6},
+            (0, 1, 2),
+        ),
+    ):
         placed = assign(graph, 3, rule, memory=memory)
         assert placed["d"] == placed["b"] and (pins == (None, None) or placed["b"] == 2)
         assert sorted(placed[name] for name in ("a", "b", "c")) == [0, 1, 2] or pins != (None, None)
@@ -241,7 +253,11 @@ def through(edges, allowed):
 @given(
     STEPS,
     WORKERS,
-    st.dictionaries(st.integers(0, 11), st.integers(0, 4), max_size=4),
+    st.dictionaries(
+        st.integers(0, 11),
+        st.integers(0, 4),
+        max_size=4,
+    ),
     st.sampled_from(["default", "paper", "coloured"]),
 )
 @settings(max_examples=60)
@@ -259,7 +275,17 @@ def all_rules():
     graph = random_graph([(i % 4, 3 * i) for i in range(40)])
     result = []
     for rule in ("default", "paper", "coloured"):
-        result.append(list(assign(graph, 5, rule, seed=3, hops=2).items()))
+        result.append(
+            list(
+                assign(
+                    graph,
+                    5,
+                    rule,
+                    seed=3,
+                    hops=2,
+                ).items()
+            )
+        )
     return result
 
 
@@ -304,7 +330,13 @@ def test_a_chain_of_light_nodes_lands_on_one_worker():
 def test_light_nodes_that_meet_heavy_ones_through_control_only_follow_them():
     with ag.Graph() as graph:
         heavy0 = heavy("a")(ag.pump("x", shape=(1,)))
-        y = ag.npt("y", lambda x: x)(ag.isu(heavy("b")(heavy0), _same, _same))
+        y = ag.npt("y", lambda x: x)(
+            ag.isu(
+                heavy("b")(heavy0),
+                _same,
+                _same,
+            )
+        )
         ag.sink("s", ag.isu(y, _same, _same))
     assert assign(graph, 2) == {"a": 0, "b": 1, "y": 1, "s": 1}
 
@@ -314,7 +346,10 @@ def test_without_heavy_nodes_connected_pieces_are_spread():
         for i in range(3):
             ag.sink(
                 f"s{i}",
-                ag.npt(f"y{i}", lambda x: x)(ag.pump(f"x{i}", shape=(1,))),
+                ag.npt(
+                    f"y{i}",
+                    lambda x: x,
+                )(ag.pump(f"x{i}", shape=(1,))),
             )
     assert assign(graph, 3) == {"y0": 0, "s0": 0, "y1": 1, "s1": 1, "y2": 2, "s2": 2}
 
@@ -343,7 +378,13 @@ def test_light_nodes_of_a_copy_follow_its_heavy_ones():
         return on
 
     with ag.Graph() as graph:
-        before = heavy("pre")(ag.pump("x", shape=(1,), fields=("t",)))
+        before = heavy("pre")(
+            ag.pump(
+                "x",
+                shape=(1,),
+                fields=("t",),
+            )
+        )
         ag.sink(
             "y",
             heavy("out")(ag.replicate(part, 2)(before)),

@@ -35,7 +35,12 @@ def vectors(n: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("tx", "copies"), [(optax.sgd(0.1), 2), (optax.adagrad(0.1), 3), (None, 4)]
+    ("tx", "copies"),
+    [
+        (optax.sgd(0.1), 2),
+        (optax.adagrad(0.1), 3),
+        (None, 4),
+    ],
 )
 def test_a_node_keeps_parameters_gradients_and_the_optimizers_state(
     tx: optax.GradientTransformation | None, copies: int
@@ -100,7 +105,12 @@ def test_replicas_are_alike_and_counted_each() -> None:
     assert sizes["linear1/0"] == sizes["linear1/2"] == 2 * LAYER
     room = {"workers": 3, "device_memory": 2 * LAYER, "affinity": "coloured"}
     with pytest.raises(SettingsError, match="room for"):
-        data = [{"image": np.zeros((2, 8), np.float32), "label": np.zeros(2, np.int32)}]
+        data = [
+            {
+                "image": np.zeros((2, 8), np.float32),
+                "label": np.zeros(2, np.int32),
+            }
+        ]
         simulate(
             mlp((8, 8, 4), 2, replicas=3),
             data,

@@ -200,7 +200,12 @@ def test_who_would_wait_for_ever(graph, data, settings, text):
 def test_what_would_run_is_told():
     told, _ = refused(
         graphs.grouping(),
-        [{**graphs.grouping_instance(2), "size": ag.messages([0.0], n=3)}],
+        [
+            {
+                **graphs.grouping_instance(2),
+                "size": ag.messages([0.0], n=3),
+            }
+        ],
         True,
         [7],
     )

@@ -15,7 +15,13 @@ def keys_of(numbers, ids, salt=1):
     """Keys, of instances that nobody knows."""
     keys = np.zeros((len(ids), 2), np.int64)
     places = np.zeros(len(ids), np.int64)
-    nobody = np.zeros((0, c.PUMPED), np.int64), np.full(4, -1, np.int64)
+    nobody = (
+        np.zeros(
+            (0, c.PUMPED),
+            np.int64,
+        ),
+        np.full(4, -1, np.int64),
+    )
     assert loops.find(numbers, np.asarray(ids, np.int64), salt, *nobody, keys, places) == len(ids)
     assert (places == -1).all()
     return keys
@@ -42,7 +48,10 @@ def test_keys_are_the_same_where_the_same_is_pumped_in_the_same_order(pumped, ra
     mixed = []
     for i in order:
         mixed.append((lines[i][0], next(taken[lines[i][0]])))
-    table = np.array([(k, *line) for k, line in mixed], np.int64).reshape(
+    table = np.array(
+        [(k, *line) for k, line in mixed],
+        np.int64,
+    ).reshape(
         -1,
         COLUMNS,
     )
@@ -58,9 +67,16 @@ def test_small_numbers_in_any_order_differ_in_either_half_of_a_key():
     """Each half is as good as 64 random bits: of a quarter of a million alike instances no two have the same."""
     n = 1 << 18
     digits = (np.arange(n)[:, None] >> np.arange(0, 18, 3)) & 7  # six numbers of 0 to 7
-    lines = np.concatenate([digits.reshape(n, 2, 3), np.ones((n, 2, 1), np.int64)], axis=2).reshape(
-        -1, 4
-    )
+    lines = np.concatenate(
+        [
+            digits.reshape(n, 2, 3),
+            np.ones(
+                (n, 2, 1),
+                np.int64,
+            ),
+        ],
+        axis=2,
+    ).reshape(-1, 4)
     keys = keys_of(
         np.column_stack([np.repeat(np.arange(n), 2), lines]),
         np.zeros(n),

@@ -56,7 +56,11 @@ def random_bodies():
             jax.ops.segment_sum,
             body("of_sums", shaken)(a),
         )
-        ag.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(
+        ag.loss(
+            "loss",
+            lambda v, y: jnp.sum((v - y) ** 2),
+            join=("instance",),
+        )(
             total,
             label,
         )

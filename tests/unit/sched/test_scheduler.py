@@ -91,7 +91,15 @@ def test_dispatches_are_capped():
         else:
             s.tables.cap(0, "forward", rows)
         told = [told for told in at_once(one, 9) if told[2:4] == (0, "forward")]
-        found.append((s.tables.cap_of(0, "forward"), max(n_rows for *_, n_rows, _ in told)))
+        found.append(
+            (
+                s.tables.cap_of(
+                    0,
+                    "forward",
+                ),
+                max(n_rows for *_, n_rows, _ in told),
+            )
+        )
     assert found == [(3, 3), (3, 3), (9, 5), (0, 5)]
 
 
@@ -249,7 +257,12 @@ def test_instances_are_admitted_again_and_again_in_the_same_tables():
 def test_an_instance_for_which_nothing_is_pumped_ends_at_once():
     class Empty(InstanceList):
         def gather(self, ids):
-            return {"x": Messages(np.zeros(0, np.float32), np.zeros(0, np.int64))}
+            return {
+                "x": Messages(
+                    np.zeros(0, np.float32),
+                    np.zeros(0, np.int64),
+                )
+            }
 
     one = Scheduled(
         plan_for(graphs.chain(1)),

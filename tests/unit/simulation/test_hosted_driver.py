@@ -72,7 +72,14 @@ def test_a_job_waits_for_what_another_device_was_given_before():
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 50)), max_size=30),
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.integers(0, 50),
+            st.integers(0, 50),
+        ),
+        max_size=30,
+    ),
     st.sampled_from([1.0, 2.0, MANY]),
 )
 @settings(max_examples=60)

@@ -43,7 +43,12 @@ def test_between_sizes_and_beyond():
 
 
 def test_a_host_with_more_to_do_needs_more_time_for_each_dispatch():
-    times = Profile(TIMES, TIMES, TIMES, {"forward a": {1: 5.0, 4: 7.0}}).with_control(10.0)
+    times = Profile(
+        TIMES,
+        TIMES,
+        TIMES,
+        {"forward a": {1: 5.0, 4: 7.0}},
+    ).with_control(10.0)
     assert (
         times.control == {"forward a": {1: 15.0, 4: 17.0}} and times.issue == times.kernels == TIMES
     )
@@ -194,7 +199,10 @@ def test_layers_by_flops_and_the_rest_as_measured():
 
 def test_a_sink_which_training_never_reaches_takes_no_time():
     with ag.Graph() as graph:
-        y = ag.ppt("f", amp.nn.Linear(2, 2))(ag.pump("x", (2,)))
+        y = ag.ppt(
+            "f",
+            amp.nn.Linear(2, 2),
+        )(ag.pump("x", (2,)))
         ag.sink("seen", y)
         ag.loss("squared", lambda y, label: ((y - label) ** 2).sum())(
             y,
@@ -202,7 +210,12 @@ def test_a_sink_which_training_never_reaches_takes_no_time():
         )
     data = []
     for _ in range(4):
-        data.append({"x": np.ones(2, np.float32), "label": np.float32(0.5)})
+        data.append(
+            {
+                "x": np.ones(2, np.float32),
+                "label": np.float32(0.5),
+            }
+        )
     measured = profile(graph, data)
     assert not any("seen" in what for what in measured.times)
     for cost in (
@@ -217,7 +230,12 @@ def test_a_straggler_is_slower():
         return Stragglers(lambda dispatch: 100, {0: 3.0})
 
     s = {"max_active_keys": 1, "max_dispatch_size": 1}
-    slow = amp.simulate(graphs.chain(2), graphs.chain_data(3), cost=cost, **s).seconds
+    slow = amp.simulate(
+        graphs.chain(2),
+        graphs.chain_data(3),
+        cost=cost,
+        **s,
+    ).seconds
     even = amp.simulate(
         graphs.chain(2),
         graphs.chain_data(3),
@@ -263,7 +281,10 @@ def test_a_call_for_several_dispatches_is_shared_out_among_them():
 def test_what_predictions_alone_need_is_measured_too():
     """A loss has fused the layer that the sink sees."""
     with ag.Graph() as graph:
-        y = ag.ppt("f", amp.nn.Linear(2, 2))(ag.pump("x", (2,)))
+        y = ag.ppt(
+            "f",
+            amp.nn.Linear(2, 2),
+        )(ag.pump("x", (2,)))
         ag.sink("seen", y)
         ag.loss("squared", lambda y: (y**2).sum())(y)
     data = []
@@ -287,8 +308,25 @@ def test_what_predictions_alone_need_is_measured_too():
 
 def test_least_times_count_beside_other_programs_and_never_fall_with_the_rows():
     passes = [
-        {"times": {"forward a": {1: [9.0], 4: [5.0], 8: [60.0]}}},
-        {"times": {"forward a": {1: [3.0, 4.0], 4: [70.0], 8: [8.0], 2: [6.0]}}},
+        {
+            "times": {
+                "forward a": {
+                    1: [9.0],
+                    4: [5.0],
+                    8: [60.0],
+                }
+            }
+        },
+        {
+            "times": {
+                "forward a": {
+                    1: [3.0, 4.0],
+                    4: [70.0],
+                    8: [8.0],
+                    2: [6.0],
+                }
+            }
+        },
     ]
     assert quickest(passes).times == {"forward a": {1: 3.0, 2: 5.0, 4: 5.0, 8: 8.0}}
     assert medians(passes).times == {"forward a": {1: 4.0, 2: 6.0, 4: 37.5, 8: 34.0}}

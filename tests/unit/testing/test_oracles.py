@@ -95,7 +95,11 @@ def own_rule(w, x):
 
 def one_node(body, shape=(D,), value=0.7):
     with ag.Graph() as g:
-        y = ag.ppt("node", body, params=np.full(shape, value, np.float32))(ag.pump("x", shape))
+        y = ag.ppt(
+            "node",
+            body,
+            params=np.full(shape, value, np.float32),
+        )(ag.pump("x", shape))
         ag.sink("y", y)
         ag.loss("loss", lambda y: 0.5 * jnp.sum(y * y))(y)
     return g
@@ -115,7 +119,11 @@ def test_single_operations_are_compiled_only(caplog):
     with ag.Graph() as g:
         y = ag.pump("x", (unused,))
         for body in bodies:
-            y = ag.ppt(body.__name__, body, params=np.full(unused, 0.7, np.float32))(y)
+            y = ag.ppt(
+                body.__name__,
+                body,
+                params=np.full(unused, 0.7, np.float32),
+            )(y)
         ag.loss("loss", lambda y: 0.5 * jnp.sum(y * y))(y)
     params = {}
     for body in bodies:
@@ -183,7 +191,13 @@ def test_single_precision_is_widened_and_nothing_else():
             ),
         )
     seen.clear()
-    data = [{"x": np.full(D, 0.1, np.float32), "n": 3, "half": np.ones(D, jnp.bfloat16)}]
+    data = [
+        {
+            "x": np.full(D, 0.1, np.float32),
+            "n": 3,
+            "half": np.ones(D, jnp.bfloat16),
+        }
+    ]
     got = reference(
         g,
         {"node": np.ones(D, np.float32)},

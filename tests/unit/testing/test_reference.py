@@ -51,14 +51,24 @@ def test_perceptron_with_metrics():
     with ag.Graph() as g:
         x = ag.pump("x", (6,))
         label = ag.pump("label", (), "int32")
-        h = ag.npt("relu", jax.nn.relu)(ag.ppt("l1", amp.nn.Linear(6, D))(x))
+        h = ag.npt("relu", jax.nn.relu)(
+            ag.ppt(
+                "l1",
+                amp.nn.Linear(6, D),
+            )(x)
+        )
         logits = ag.ppt("l2", amp.nn.Linear(D, 3))(h)
         ag.sink("logits", logits)
         ag.loss("xent", score)(logits, label)
     rng = np.random.default_rng(0)
     data = []
     for i in range(5):
-        data.append({"x": rng.standard_normal(6).astype(np.float32), "label": i % 3})
+        data.append(
+            {
+                "x": rng.standard_normal(6).astype(np.float32),
+                "label": i % 3,
+            }
+        )
 
     def by_hand(p, d):
         return cross_entropy(
@@ -94,7 +104,12 @@ def test_recurrent_network_on_variable_lengths():
         label = ag.pump("label", (), "int32")
         h = ag.phi("h")
         x = ag.ppt("embed", amp.nn.Embed(14, D))(tokens)
-        z = ag.npt("relu", jax.nn.relu)(ag.ppt("linear1", amp.nn.Linear(2 * D, D))(ag.concat(x, h)))
+        z = ag.npt("relu", jax.nn.relu)(
+            ag.ppt(
+                "linear1",
+                amp.nn.Linear(2 * D, D),
+            )(ag.concat(x, h))
+        )
         z = ag.isu(
             z,
             lambda s: s.replace(t=s.t + 1),
@@ -132,7 +147,12 @@ def test_recurrent_network_on_variable_lengths():
     def by_hand(p, d):
         h = jnp.zeros(D)
         for token in d["tokens"].payload:
-            h = jax.nn.relu(linear(p["linear1"], jnp.concatenate([p["embed"][token], h])))
+            h = jax.nn.relu(
+                linear(
+                    p["linear1"],
+                    jnp.concatenate([p["embed"][token], h]),
+                )
+            )
         return cross_entropy(linear(p["linear2"], h), d["label"])
 
     got = assert_equal(g, data, by_hand)
@@ -254,9 +274,11 @@ def test_gated_graph_network_step_by_step():
             [ag.ppt(f"edge{k}", amp.nn.Linear(D, D))(w) for k, w in enumerate(edges)],
             topology,
         )
-        new = ag.ppt("gate", gate, params=lambda key: jax.random.normal(key, (2 * D, D)))(
-            h, collected
-        )
+        new = ag.ppt(
+            "gate",
+            gate,
+            params=lambda key: jax.random.normal(key, (2 * D, D)),
+        )(h, collected)
         new = ag.isu(
             new,
             lambda s: s.replace(step=s.step + 1),
@@ -265,7 +287,12 @@ def test_gated_graph_network_step_by_step():
         more, done = ag.cond(new, lambda s: s.step < steps)
         h.connect(h0, more)
         pooled = ag.reduce("pool", jax.ops.segment_sum, done)
-        ag.loss("square", square)(ag.ppt("out", amp.nn.Linear(D, 1))(pooled))
+        ag.loss("square", square)(
+            ag.ppt(
+                "out",
+                amp.nn.Linear(D, 1),
+            )(pooled)
+        )
     rng = np.random.default_rng(3)
 
     def graph(n_node, n_edge):
@@ -290,7 +317,12 @@ def test_gated_graph_network_step_by_step():
         for _ in range(steps):
             m = jnp.zeros_like(h)
             for k in range(kinds):
-                m = m.at[topology.scatter[k]].add(linear(p[f"edge{k}"], h[topology.gather[k]]))
+                m = m.at[topology.scatter[k]].add(
+                    linear(
+                        p[f"edge{k}"],
+                        h[topology.gather[k]],
+                    )
+                )
             h = jax.vmap(gate, (None, 0, 0))(
                 p["gate"],
                 h,
@@ -387,7 +419,11 @@ def test_nested_loops():
             lambda s: s.b < s.m + s.a,
         )
         inner.connect(outer, again)
-        z = ag.ppt("outside", lambda p, x: x * p, params=jnp.linspace(0.5, 1.5, D))(out)
+        z = ag.ppt(
+            "outside",
+            lambda p, x: x * p,
+            params=jnp.linspace(0.5, 1.5, D),
+        )(out)
         z = ag.isu(
             z,
             lambda s: s.replace(
@@ -409,7 +445,15 @@ def test_nested_loops():
     data = []
     for n, m in ((1, 1), (3, 2), (2, 1)):
         data.append(
-            {"x": ag.messages(rng.standard_normal((1, D)).astype(np.float32), a=0, b=0, n=n, m=m)}
+            {
+                "x": ag.messages(
+                    rng.standard_normal((1, D)).astype(np.float32),
+                    a=0,
+                    b=0,
+                    n=n,
+                    m=m,
+                )
+            }
         )
 
     def by_hand(p, d):
@@ -491,7 +535,11 @@ def test_keys_reach_bodies_that_take_one():
     with ag.Graph() as g:
         ag.sink(
             "y",
-            ag.npt("noise", noisy, rng=True)(ag.pump("x", (D,), ragged=True)),
+            ag.npt(
+                "noise",
+                noisy,
+                rng=True,
+            )(ag.pump("x", (D,), ragged=True)),
         )
     data = [{"x": np.zeros((2, D), np.float32)}]
 
@@ -524,13 +572,24 @@ def one_pump(build, fields=("t",)):
 
 def x(**fields):
     n = max(np.size(value) for value in fields.values())
-    return {"x": ag.messages(np.zeros((n, D), np.float32), **fields)}
+    return {
+        "x": ag.messages(
+            np.zeros((n, D), np.float32),
+            **fields,
+        )
+    }
 
 
 def test_wrong_inverse_that_slips_past_the_samples():
     # the samples stay below 100
     def wrong(s):
-        return s.replace(t=np.where(s.t > 100, s.t, s.t - 1))
+        return s.replace(
+            t=np.where(
+                s.t > 100,
+                s.t,
+                s.t - 1,
+            )
+        )
 
     g = one_pump(
         lambda w: ag.sink(
@@ -682,8 +741,18 @@ def test_unknown_pump_and_missing_parameters():
 
 
 def test_compare_takes_the_largest_gradient_of_each_leaf_as_its_measure():
-    want = {"a": {"w": np.array([1.0, -10.0]), "b": np.zeros(2)}}
-    got = {"a": {"w": np.array([1.1, -10.0]), "b": np.array([0.0, 1e-3])}}
+    want = {
+        "a": {
+            "w": np.array([1.0, -10.0]),
+            "b": np.zeros(2),
+        }
+    }
+    got = {
+        "a": {
+            "w": np.array([1.1, -10.0]),
+            "b": np.array([0.0, 1e-3]),
+        }
+    }
     assert compare(got, want) == [
         ("a", "['b']", pytest.approx(1e-3)),
         ("a", "['w']", pytest.approx(0.01)),

@@ -26,13 +26,22 @@ FULL = Settings(arena_rows=ROWS)
 def data(n=3):
     result = []
     for i in range(n):
-        result.append({"x": np.array([i, 1 - i], np.float32), "label": np.float32(0.5)})
+        result.append(
+            {
+                "x": np.array([i, 1 - i], np.float32),
+                "label": np.float32(0.5),
+            }
+        )
     return result
 
 
 @pytest.mark.parametrize(
     ("interval", "schedules"),
-    [(1, SCHEDULES[1:2]), (None, [Settings()]), (None, [Settings(mode="sync")])],
+    [
+        (1, SCHEDULES[1:2]),
+        (None, [Settings()]),
+        (None, [Settings(mode="sync")]),
+    ],
     ids=["a node's own interval", "updates after every row", "the controller's updates"],
 )
 def test_nothing_updates_while_gradients_are_compared(interval, schedules):
@@ -142,7 +151,10 @@ def test_what_was_not_looked_at_depends_on_the_graph():
         return x
 
     with ag.Graph() as g:
-        ag.loss("loss", lambda x: x * x)(ag.npt("noise", noisy, rng=True)(ag.pump("x")))
+        ag.loss(
+            "loss",
+            lambda x: x * x,
+        )(ag.npt("noise", noisy, rng=True)(ag.pump("x")))
     found = verify(
         g,
         [{"x": np.float32(1)}],
@@ -194,11 +206,24 @@ def wanted():
     [
         (predictions([[1, np.nan], [4, np.inf]]), 0),
         (predictions([[1, np.nan], [5, np.inf]]), 0.25),
-        (predictions([[1, np.nan], [4, np.inf]], t=(0, 2)), np.inf),
+        (
+            predictions(
+                [[1, np.nan], [4, np.inf]],
+                t=(0, 2),
+            ),
+            np.inf,
+        ),
         (predictions([[1, 2], [4, np.inf]]), np.inf),
         (predictions([[np.nan, np.nan], [4, np.inf]]), np.inf),
         (predictions([[1], [4]]), np.inf),
-        (Predictions(np.ones((1, 2)), np.array([0]), {"t": np.array([0])}), np.inf),
+        (
+            Predictions(
+                np.ones((1, 2)),
+                np.array([0]),
+                {"t": np.array([0])},
+            ),
+            np.inf,
+        ),
     ],
     ids=[
         "equal",
@@ -228,7 +253,10 @@ def test_a_difference_that_random_numbers_explain_is_told_first():
         return x if key is None else x + 1
 
     with ag.Graph() as g:
-        ag.loss("loss", lambda x: x * x)(ag.npt("noise", noisy, rng=True)(ag.pump("x")))
+        ag.loss(
+            "loss",
+            lambda x: x * x,
+        )(ag.npt("noise", noisy, rng=True)(ag.pump("x")))
     found = verify(
         g,
         [{"x": np.float32(1)}],

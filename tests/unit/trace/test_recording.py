@@ -117,7 +117,14 @@ def test_a_header_that_claims_more_than_there_is(tmp_path):
     ("decisions", "got"),
     [
         ([Settle(1, 1), End(FINISHED, 2)], "where 1 decisions end that should be 2"),
-        ([End(FINISHED, 0), Settle(1, 1), End(FINISHED, 2)], "where more follows the end"),
+        (
+            [
+                End(FINISHED, 0),
+                Settle(1, 1),
+                End(FINISHED, 2),
+            ],
+            "where more follows the end",
+        ),
     ],
 )
 def test_an_end_that_counts_other_decisions(tmp_path, decisions, got):

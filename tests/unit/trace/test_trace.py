@@ -14,7 +14,7 @@ from ampjax.trace.trace_records import KINDS, Slice, Wait
 times = st.integers(0, 2**62)
 slices = st.builds(
     lambda worker, node, kind, a, b, ids, rows: Slice(worker, node, kind, min(a, b), max(a, b), tuple(ids), rows, len(ids)),
-    st.integers(0, 9), st.text(), st.sampled_from(KINDS), times, times, st.lists(st.integers(0, 2**40), max_size=5, unique=True),
+    st.integers(0, 9), st.text(), st.sampled_from(KINDS), times, times, st.lists(st.integers(0, 2**40), max_size=5, unique=True,),
     st.integers(0, 99),
 )  # fmt: skip
 

@@ -233,7 +233,12 @@ DAMAGES = {
 def test_a_damaged_log_is_refused(tmp_path, folder, line, text):
     fitted(folder, epochs=1)
     lines = _lines(folder)
-    lines[line] = text or json.dumps({**json.loads(lines[1]), "seen": []})
+    lines[line] = text or json.dumps(
+        {
+            **json.loads(lines[1]),
+            "seen": [],
+        }
+    )
     (tmp_path / "log").write_text("\n".join([*lines, ""]))
     expected = rf"update log `.*log`, line {line + 1}: expected (an update|\{{'ampjax').*\n?.*update_log=\.\.\."
     with pytest.raises(DataError, match=expected):

@@ -66,7 +66,12 @@ def model(p, e):
         lambda h: (h @ p["send"]["w"]) * p["scale"],
         h,
     )
-    return amp.sum(amp.map(lambda h: (h @ p["out"]).astype(jnp.float32), h))
+    return amp.sum(
+        amp.map(
+            lambda h: (h @ p["out"]).astype(jnp.float32),
+            h,
+        )
+    )
 
 
 def powers_of_two(dtype):
@@ -135,7 +140,13 @@ def test_gradients_of_half_precision_are_summed_in_float32(dtype, options):
         return jnp.sum((h @ p["send"]["w"]) * p["scale"] @ p["out"])
 
     wanted = jax.grad(whole)(powers_of_two(jnp.float32))
-    for one, other in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+    for one, other in zip(
+        *map(
+            jax.tree.leaves,
+            (found, wanted),
+        ),
+        strict=True,
+    ):
         assert one.dtype == np.float32 and other.max() > 256
         np.testing.assert_array_equal(one, other)
 

@@ -66,7 +66,11 @@ def test_shared_parameters_are_there_once(tmp_path):
 @pytest.mark.first_case
 @pytest.mark.parametrize(
     "replicas, options",
-    [(1, {}), (2, {"replica_sync": ("every_k", 3)}), (1, {"mode": "pipeline"})],
+    [
+        (1, {}),
+        (2, {"replica_sync": ("every_k", 3)}),
+        (1, {"mode": "pipeline"}),
+    ],
     ids=["asynchronous", "replicas", "pipeline"],
 )
 def test_what_goes_on_from_files_is_what_would_have_been(tmp_path, replicas, options):
@@ -109,7 +113,13 @@ def test_a_callback_saves_and_what_was_saved_before_is_replaced(tmp_path):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    "sizes, tx", [((1, 5), None), ((), optax.sgd(0.1)), ((2,), None)], ids=["shape", "tx", "nodes"]
+    "sizes, tx",
+    [
+        ((1, 5), None),
+        ((), optax.sgd(0.1)),
+        ((2,), None),
+    ],
+    ids=["shape", "tx", "nodes"],
 )
 def test_another_model_is_refused_and_nothing_changes(tmp_path, sizes, tx):
     first = trainer()

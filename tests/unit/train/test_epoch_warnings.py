@@ -38,7 +38,11 @@ def told(fit):
 
 def trainer(tx=None, **options):
     compiled = amp.compile(model, PARAMS, SPEC)
-    return amp.Trainer(compiled.graph, tx or optax.sgd(1e-4), **options), compiled.data(DATA)
+    return amp.Trainer(
+        compiled.graph,
+        tx or optax.sgd(1e-4),
+        **options,
+    ), compiled.data(DATA)
 
 
 @pytest.mark.nightly

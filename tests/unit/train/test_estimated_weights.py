@@ -69,7 +69,13 @@ def moving():
             tx=optax.sgd(0.0),
             min_update_interval=1 << 20,
         )(ag.pump("x"))
-        ag.loss("loss", lambda y: y)(ag.ppt("moving", graphs.times, params=np.float32(0))(y))
+        ag.loss("loss", lambda y: y)(
+            ag.ppt(
+                "moving",
+                graphs.times,
+                params=np.float32(0),
+            )(y)
+        )
     return g
 
 

@@ -14,7 +14,10 @@ from ampjax.ir.instances import InstanceList, Subset
 from ampjax.train.grouping import POOL, Orders, in_groups, largest_run, sizes_of
 from experiments.data import list_reduction, qm9, sst, wikiner
 
-sizes = st.lists(st.integers(0, 9), max_size=60).map(lambda s: np.array(s, np.int64))
+sizes = st.lists(
+    st.integers(0, 9),
+    max_size=60,
+).map(lambda s: np.array(s, np.int64))
 
 
 @given(sizes, st.integers(1, 70), st.integers(0, 99))

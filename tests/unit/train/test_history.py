@@ -78,7 +78,15 @@ def test_a_history_takes_the_users_word_for_it():
     rates = dict.fromkeys(("train_per_s", "valid_per_s", "seconds", "staleness_mean"), 0.0)
     epochs = []
     for i, v in enumerate([3.0, math.nan, 1.0, 2.0]):
-        epochs.append(Epoch(i, {}, {"score": v, "nll": v}, **numbers, **rates))
+        epochs.append(
+            Epoch(
+                i,
+                {},
+                {"score": v, "nll": v},
+                **numbers,
+                **rates,
+            )
+        )
     history = History(epochs)
     assert (history.best("score"), history.best("score", smallest=True)) == (3.0, 1.0)
     assert (history.best("nll"), history.best("nll", smallest=False)) == (1.0, 3.0)

@@ -89,7 +89,11 @@ def test_what_is_no_number_of_versions(setting, value):
 )
 def test_what_has_no_parameters(setting, name, got, fix):
     with ag.Graph() as graph:
-        first = ag.ppt("f", graphs.times, params=graphs.one())(ag.pump("x"))
+        first = ag.ppt(
+            "f",
+            graphs.times,
+            params=graphs.one(),
+        )(ag.pump("x"))
         twin = ag.ppt("twin", graphs.times, params_of="f")(first)
         ag.loss("loss", graphs.square)(twin, ag.pump("label"))
     expected = rf"setting `{setting}`: expected names among \['f'\], got '{name}', {got}\.?\s*{fix}"
@@ -188,7 +192,12 @@ def test_tables_have_budgets():
         label = ag.pump("label")
         rows = ag.ppt(
             "rows",
-            amp.nn.TableEmbed(Table(np.ones((5, 1), np.float32), optax.sgd(0.1))),
+            amp.nn.TableEmbed(
+                Table(
+                    np.ones((5, 1), np.float32),
+                    optax.sgd(0.1),
+                )
+            ),
         )(ids)
         ag.loss("loss", lambda row, label: (jnp.sum(row) - label) ** 2)(
             rows,
@@ -279,7 +288,11 @@ def test_a_meeting_that_was_put_off_comes_before_the_run_ends():
     """One replica updates while the other's only message is in flight, whose gradient is too few for an update. The next run may not change parameters, so the meeting is not left to it."""
     with ag.Graph() as graph:
         f = ag.ppt("f", graphs.times, params=graphs.one())
-        copied = ag.replicate(f, 2, route=lambda s: s.instance == 0)(ag.pump("x"))
+        copied = ag.replicate(
+            f,
+            2,
+            route=lambda s: s.instance == 0,
+        )(ag.pump("x"))
         ag.loss("loss", graphs.square)(copied, ag.pump("label"))
     options = {"max_staleness": 0, "min_update_interval": 2, "replica_sync": ("every_k", 1)}
     trainer = amp.Trainer(
@@ -379,7 +392,10 @@ def noting():
     """Gradient descent that also keeps the staleness of each update that it was told."""
 
     def update(updates, state, params=None, *, staleness, **extra):
-        return jax.tree.map(lambda g: -RATE * g, updates), jnp.roll(state, -1).at[-1].set(staleness)
+        return jax.tree.map(
+            lambda g: -RATE * g,
+            updates,
+        ), jnp.roll(state, -1).at[-1].set(staleness)
 
     return optax.GradientTransformationExtraArgs(lambda params: jnp.full(200, -1.0), update)
 
@@ -391,7 +407,13 @@ RATE = 1e-3
 @pytest.mark.slow
 @settings(max_examples=examples(18))
 @given(
-    st.integers(0, 4), st.integers(1, 7), st.integers(1, 5), st.sampled_from(["async", "pipeline"])
+    st.integers(
+        0,
+        4,
+    ),
+    st.integers(1, 7),
+    st.integers(1, 5),
+    st.sampled_from(["async", "pipeline"]),
 )
 def test_each_gradient_is_applied_so_many_updates_after_its_forward_pass(
     folder, k, interval, in_flight, mode
@@ -405,7 +427,12 @@ def test_each_gradient_is_applied_so_many_updates_after_its_forward_pass(
     )
     data = []
     for i in range(30):
-        data.append({"x": np.float32(1 + i % 5 / 5), "label": np.float32(i % 3)})
+        data.append(
+            {
+                "x": np.float32(1 + i % 5 / 5),
+                "label": np.float32(i % 3),
+            }
+        )
     trainer.fit(data, epochs=2, update_log=folder / "log", **QUIET)
     weights = [float(graphs.one())]
     gradients = []

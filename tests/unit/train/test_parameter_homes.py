@@ -92,7 +92,11 @@ def test_hosts_send_parameters_when_they_are_asked_for_and_once():
     with ag.Graph() as graph:
         wire = ag.pump("x", shape=(1000,))
         for name in "abc":
-            wire = ag.ppt(name, graphs.times, params=np.ones(1000, np.float32))(wire)
+            wire = ag.ppt(
+                name,
+                graphs.times,
+                params=np.ones(1000, np.float32),
+            )(wire)
         ag.loss("loss", lambda v: v.sum())(wire)
     with closing(amp.Trainer(graph, hosts=amp.Hosts(2, "threads"))) as there:
 
@@ -125,7 +129,10 @@ def test_frozen_copies_stay_what_they_are_to_the_bit(rule, workers):
             params=rng.normal(size=(4, 4)).astype(np.float32),
             tx=optax.set_to_zero(),
         )
-        ag.loss("loss", lambda y: jnp.sum(y**2))(ag.replicate(body, 3)(x))
+        ag.loss(
+            "loss",
+            lambda y: jnp.sum(y**2),
+        )(ag.replicate(body, 3)(x))
     trainer = amp.Trainer(
         g,
         optax.sgd(0.1),

@@ -50,7 +50,15 @@ def trainer(graph=CHAIN, tx=None, **options):
 
 
 def assert_same_bits(a, b):
-    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, a.params, b.params)))
+    assert all(
+        jax.tree.leaves(
+            jax.tree.map(
+                np.array_equal,
+                a.params,
+                b.params,
+            )
+        )
+    )
 
 
 def metrics(history):
@@ -105,7 +113,10 @@ def replicated():
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), 2)(x)
+        y = ag.replicate(
+            ag.ppt("f", graphs.times, params=graphs.one()),
+            2,
+        )(x)
         ag.loss("loss", graphs.square)(y, label)
     return g
 

@@ -181,8 +181,14 @@ def test_computed_ids_are_read_back():
 def test_two_nodes_may_read_one_table():
     table = Table(models.VALUES, optax.sgd(0.1))
     with ag.Graph() as g:
-        x = ag.ppt("first", amp.nn.TableEmbed(table))(ag.pump("x", dtype="int32"))
-        y = ag.ppt("second", amp.nn.TableEmbed(table))(ag.pump("y", dtype="int32"))
+        x = ag.ppt(
+            "first",
+            amp.nn.TableEmbed(table),
+        )(ag.pump("x", dtype="int32"))
+        y = ag.ppt(
+            "second",
+            amp.nn.TableEmbed(table),
+        )(ag.pump("y", dtype="int32"))
         ag.loss("loss", lambda x, y: (x * y).sum())(
             x,
             y,

@@ -40,7 +40,12 @@ def mlp():
     with ag.Graph() as g:
         x = ag.pump("x", (4,))
         label = ag.pump("label", dtype="int32")
-        h = ag.npt("tanh", jnp.tanh)(ag.ppt("linear1", amp.nn.Linear(4, 4))(x))
+        h = ag.npt("tanh", jnp.tanh)(
+            ag.ppt(
+                "linear1",
+                amp.nn.Linear(4, 4),
+            )(x)
+        )
         y = ag.ppt("linear2", amp.nn.Linear(4, 3))(h)
         ag.sink("logits", y)
         ag.loss("xent", graphs.xent)(y, label)
@@ -62,7 +67,12 @@ def mlp_loss(params, instance):
 def rnn_loss(params, instance):
     h = jnp.zeros(4)
     for token in instance["tokens"].payload:
-        h = jnp.tanh(linear(params["linear1"], jnp.concatenate([params["embed"][token], h])))
+        h = jnp.tanh(
+            linear(
+                params["linear1"],
+                jnp.concatenate([params["embed"][token], h]),
+            )
+        )
     return graphs.xent(linear(params["linear2"], h), instance["label"])[0]
 
 
@@ -240,7 +250,12 @@ def test_weights_can_be_stashed_at_one_node_only():
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.ppt("a", graphs.times, params=graphs.one(), weights="stashed")(x)
+        y = ag.ppt(
+            "a",
+            graphs.times,
+            params=graphs.one(),
+            weights="stashed",
+        )(x)
         ag.loss("loss", graphs.square)(
             ag.ppt("b", graphs.times, params=graphs.one())(y),
             label,
@@ -262,7 +277,12 @@ def sums(**options):
     """A loss that is the sum of `a·x` and `b·x`, so every gradient row is x."""
     with ag.Graph() as g:
         x = ag.pump("x")
-        a = ag.ppt("a", graphs.times, params=np.float32(0), **options)(x)
+        a = ag.ppt(
+            "a",
+            graphs.times,
+            params=np.float32(0),
+            **options,
+        )(x)
         b = ag.ppt("b", graphs.times, params=np.float32(0))(x)
         ag.loss("loss", lambda a, b: a + b)(a, b)
     return g
@@ -310,7 +330,11 @@ def test_staleness_reaches_the_transform():
     tx = optax.chain(sgd(1.0), scale_by_staleness())
     options = {"policy": forward_first, "max_dispatch_size": 1, "fuse": False, "max_active_keys": 4}
     with ag.Graph() as g:
-        y = ag.ppt("a", graphs.times, params=np.float32(0))(ag.pump("x"))
+        y = ag.ppt(
+            "a",
+            graphs.times,
+            params=np.float32(0),
+        )(ag.pump("x"))
         ag.loss("loss", lambda a: a)(y)
     trainer = amp.Trainer(g, tx, **options)
     trainer.accumulate(ONES[:4])
@@ -327,7 +351,11 @@ def replicated(n=2, route="round_robin"):
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), n, route)(x)
+        y = ag.replicate(
+            ag.ppt("f", graphs.times, params=graphs.one()),
+            n,
+            route,
+        )(x)
         ag.loss("loss", graphs.square)(y, label)
     return g
 
@@ -404,7 +432,10 @@ def test_replicas_start_equal_and_take_the_instances_that_the_route_says():
         x = ag.pump("x", (4,))
         ag.sink(
             "y",
-            ag.replicate(ag.ppt("f", amp.nn.Linear(4, 4)), 2)(x),
+            ag.replicate(
+                ag.ppt("f", amp.nn.Linear(4, 4)),
+                2,
+            )(x),
         )
     params = amp.Trainer(g).params
     close(params["f/0"], params["f/1"], rtol=0)
@@ -414,7 +445,11 @@ def test_copies_start_equal_even_where_each_makes_values_of_its_own():
     rng = np.random.default_rng(0)
 
     def part(x):
-        return ag.ppt("a", graphs.times, params=rng.normal(size=()).astype(np.float32))(x)
+        return ag.ppt(
+            "a",
+            graphs.times,
+            params=rng.normal(size=()).astype(np.float32),
+        )(x)
 
     with ag.Graph() as g:
         ag.loss("loss", graphs.square)(
@@ -484,10 +519,15 @@ def test_a_flax_module_and_a_plain_function_are_bodies():
     with ag.Graph() as g:
         x = ag.pump("x", (4,))
         label = ag.pump("label", dtype="int32")
-        h = ag.ppt("module", nnx.Linear(4, 4, rngs=nnx.Rngs(0)))(x)
-        y = ag.ppt("plain", lambda p, h: h @ p["w"], params={"w": np.eye(4, 3, dtype=np.float32)})(
-            h
-        )
+        h = ag.ppt(
+            "module",
+            nnx.Linear(4, 4, rngs=nnx.Rngs(0)),
+        )(x)
+        y = ag.ppt(
+            "plain",
+            lambda p, h: h @ p["w"],
+            params={"w": np.eye(4, 3, dtype=np.float32)},
+        )(h)
         ag.loss("xent", graphs.xent)(y, label)
     trainer = amp.Trainer(g, sgd(0.1), max_active_keys=4)
     history = trainer.fit(mlp_data(12), epochs=5, **QUIET)
@@ -539,7 +579,12 @@ def test_predict_needs_no_label_and_keeps_the_order():
         p = trainer.params
         wanted = []
         for i in data:
-            wanted.append(linear(p["linear2"], np.tanh(linear(p["linear1"], i["x"]))))
+            wanted.append(
+                linear(
+                    p["linear2"],
+                    np.tanh(linear(p["linear1"], i["x"])),
+                )
+            )
         np.testing.assert_allclose(found.payload, wanted, rtol=1e-5)
     assert repr(found) == "Predictions(7 messages of 7 instances, fields [])"
 
@@ -569,7 +614,12 @@ def test_predictions_are_those_of_the_layers_that_a_loss_has_fused():
     rng = np.random.default_rng(0)
     data = []
     for i in range(5):
-        data.append({"x": rng.normal(size=2).astype(np.float32), "label": np.float32(i)})
+        data.append(
+            {
+                "x": rng.normal(size=2).astype(np.float32),
+                "label": np.float32(i),
+            }
+        )
     trainer = amp.Trainer(
         graphs.with_sinks(),
         adam(0.1),
@@ -849,7 +899,13 @@ def test_an_update_that_was_due_when_a_run_ended_is_made(mode):
 def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monkeypatch):
     """Dispatches that were decided on behind it are not carried out; nodes have counted what they have accumulated."""
     with ag.Graph() as g:
-        ag.loss("loss", lambda y: y)(ag.ppt("f", graphs.times, params=graphs.one())(ag.pump("x")))
+        ag.loss("loss", lambda y: y)(
+            ag.ppt(
+                "f",
+                graphs.times,
+                params=graphs.one(),
+            )(ag.pump("x"))
+        )
     options = {"max_active_keys": 2, "min_update_interval": 3, "gradient": "sum", "fuse": False}
     trainer = amp.Trainer(g, sgd(0.1), **options)
     data = [{"x": np.float32(1)}] * 30
@@ -885,7 +941,10 @@ def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monk
 @pytest.mark.nightly
 def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
     with ag.Graph() as g:
-        wire = ag.replicate(ag.ppt("f", graphs.times, params=graphs.one()), 2)(ag.pump("x"))
+        wire = ag.replicate(
+            ag.ppt("f", graphs.times, params=graphs.one()),
+            2,
+        )(ag.pump("x"))
         ag.loss("loss", graphs.square)(wire, ag.pump("label"))
     trainer = amp.Trainer(
         g,
@@ -917,7 +976,10 @@ def grouped(kind):
     """A message that a group holds and a loss consumes too, or that a group holds twice."""
     n = 2 if kind == "twice" else 1
     with ag.Graph() as g:
-        a = ag.ppt("a", amp.nn.Linear(2, 2))(ag.pump("x", (2,)))
+        a = ag.ppt(
+            "a",
+            amp.nn.Linear(2, 2),
+        )(ag.pump("x", (2,)))
         if kind == "shared":
             ag.loss("other", lambda h: (h**2).sum())(a)
         else:
@@ -992,7 +1054,11 @@ def test_a_small_evaluation_does_not_make_later_dispatches_small():
 def test_a_memory_limit_with_outputs_in_several_arenas():
     with ag.Graph() as g:
         x = ag.pump("x", (2,))
-        parts = ag.npt("parts", lambda x: (x, x + 1, jnp.concatenate([x, x[:1]])), outputs=3)(x)
+        parts = ag.npt(
+            "parts",
+            lambda x: (x, x + 1, jnp.concatenate([x, x[:1]])),
+            outputs=3,
+        )(x)
         for i, part in enumerate(parts):
             ag.loss(f"loss{i}", lambda h: (h**2).sum())(part)
     data = [{"x": np.ones(2, np.float32)}] * 4
@@ -1029,11 +1095,22 @@ def test_a_trace_of_replicas_that_average_by_messages():
     """Parameters change in the order of the scheduler's decisions, whoever is waited for."""
     with ag.Graph() as g:
         x = ag.pump("x", (2,), fields=("k",))
-        a = ag.replicate(ag.ppt("a", amp.nn.Linear(2, 2)), 2, route=lambda s: s.k)(x)
+        a = ag.replicate(
+            ag.ppt("a", amp.nn.Linear(2, 2)),
+            2,
+            route=lambda s: s.k,
+        )(x)
         ag.loss("loss", lambda h: (h**2).sum(), worker=2)(a)
     data = []
     for i in range(20):
-        data.append({"x": ag.messages(np.ones((1, 2), np.float32), k=[i % 2])})
+        data.append(
+            {
+                "x": ag.messages(
+                    np.ones((1, 2), np.float32),
+                    k=[i % 2],
+                )
+            }
+        )
     homes = dict(zip(g.parameterised, range(2), strict=True)) | {"loss": 2}
     trainer = amp.Trainer(
         g,
@@ -1130,7 +1207,10 @@ def test_a_controller_loop_may_send_a_state_again():
         5 if not trainer.settings.fuse else 1
     )
     with pytest.raises(MessageError, match="instance 2: expected a dictionary"):
-        amp.Trainer(graphs.chain(2), controller=lambda e: iter([e])).evaluate([{}, {}, 7])
+        amp.Trainer(
+            graphs.chain(2),
+            controller=lambda e: iter([e]),
+        ).evaluate([{}, {}, 7])
 
 
 def whole_sequence_rnn():
@@ -1151,7 +1231,12 @@ def whole_sequence_rnn():
         tokens = ag.ungroup(sequence, "t")
         h = ag.phi("h")
         x = ag.ppt("embed", amp.nn.Embed(5, 4))(tokens)
-        z = ag.npt("tanh", jnp.tanh)(ag.ppt("linear1", amp.nn.Linear(8, 4))(ag.concat(x, h)))
+        z = ag.npt("tanh", jnp.tanh)(
+            ag.ppt(
+                "linear1",
+                amp.nn.Linear(8, 4),
+            )(ag.concat(x, h))
+        )
         z = ag.isu(
             z,
             lambda s: s.replace(t=s.t + 1),
@@ -1300,7 +1385,17 @@ def outside_of_samples(n, n_long):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "parts", [[outside_of_samples(400, 16)], [[1] * 64, [16] * 64]], ids=["once", "later"]
+    "parts",
+    [
+        [
+            outside_of_samples(
+                400,
+                16,
+            )
+        ],
+        [[1] * 64, [16] * 64],
+    ],
+    ids=["once", "later"],
 )
 def test_the_largest_instances_are_known_where_data_tell_sizes(parts):
     """None of the long ones is sampled, and sixteen at once do not fit; the guard counts from twice what they need on, not from 32 times."""
@@ -1324,7 +1419,12 @@ def test_a_branch_that_no_sampled_instance_took_has_room_too():
             lambda s: s.instance < 100,
         )
         for name, wire, width in (("common", common, 2), ("rare", rare, 3)):
-            y = ag.npt(f"{name} tanh", jnp.tanh)(ag.ppt(name, amp.nn.Linear(2, width))(wire))
+            y = ag.npt(f"{name} tanh", jnp.tanh)(
+                ag.ppt(
+                    name,
+                    amp.nn.Linear(2, width),
+                )(wire)
+            )
             ag.loss(f"{name} loss", lambda h: (h**2).sum())(y)
     data = InstanceList([{"x": np.ones(2, np.float32)}] * 120)
     trainer = amp.Trainer(g, memory_limit=2000, fuse=False, check=True)
@@ -1481,9 +1581,11 @@ def test_virtual_time_is_that_of_the_simulator():
 
 
 def test_a_run_that_takes_no_virtual_time_has_an_infinite_rate():
-    history = amp.Trainer(mlp(), sgd(0.1), cost=lambda plan: lambda dispatch: 0).fit(
-        mlp_data(4), **QUIET
-    )
+    history = amp.Trainer(
+        mlp(),
+        sgd(0.1),
+        cost=lambda plan: lambda dispatch: 0,
+    ).fit(mlp_data(4), **QUIET)
     assert history.epochs[0].train_per_s == np.inf and history.epochs[0].seconds == 0
 
 
@@ -1492,7 +1594,10 @@ def test_a_run_that_takes_no_virtual_time_has_an_infinite_rate():
     "options",
     [
         {},
-        {"tx": optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)), "mode": "pipeline"},
+        {
+            "tx": optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)),
+            "mode": "pipeline",
+        },
         {"hosts": amp.Hosts(1, kind="threads")},
     ],
     ids=["async", "pipeline", "hosts"],
@@ -1522,7 +1627,14 @@ def test_parameters_with_random_keys_are_trained_read_set_and_saved(options, tmp
     expected = np.mean([(params["noisy"]["w"] * i + noise) ** 2 for i in range(3)])
     np.testing.assert_allclose(before["loss"], expected, rtol=1e-5)
     trainer.save(tmp_path / "saved")
-    trainer.set_params({"noisy": {"w": np.float32(5), "key": jax.random.key(2)}})
+    trainer.set_params(
+        {
+            "noisy": {
+                "w": np.float32(5),
+                "key": jax.random.key(2),
+            }
+        }
+    )
     assert trainer.evaluate(data, params=params) == before
     assert trainer.params["noisy"]["key"] == jax.random.key(2)
     trainer.restore(tmp_path / "saved")
@@ -1532,7 +1644,12 @@ def test_parameters_with_random_keys_are_trained_read_set_and_saved(options, tmp
 
 def test_parameters_are_assigned():
     trainer = amp.Trainer(graphs.chain(2), optax.sgd(0.1))
-    trainer.params = {"f0": jax.tree.map(lambda x: x + 1, trainer.params["f0"])}
+    trainer.params = {
+        "f0": jax.tree.map(
+            lambda x: x + 1,
+            trainer.params["f0"],
+        )
+    }
     before = amp.Trainer(graphs.chain(2), optax.sgd(0.1)).params
     jax.tree.map(
         lambda a, b: np.testing.assert_array_equal(a, b + 1),

@@ -28,7 +28,14 @@ many_figures = st.lists(figures, min_size=1, max_size=12)
 
 def trial(own, n_examples, reached=True):
     """A trial that has come to an accuracy of 0.9 with so many examples, or only half of the way."""
-    made = Trial(Candidate({}, {}, own), None, [0], [0], Goal("accuracy", 0.9), 1)  # type: ignore[arg-type]
+    made = Trial(
+        Candidate({}, {}, own),
+        None,
+        [0],
+        [0],
+        Goal("accuracy", 0.9),
+        1,
+    )  # type: ignore[arg-type]
     made.values += [0.0, 0.9 if reached else 0.45]
     made.seconds.append(n_examples / own.per_s)
     made.examples.append(n_examples)
@@ -78,7 +85,16 @@ def test_trials_correct_the_law_as_least_squares_with_a_prior(tried, true, facto
         trials.append(trial(own, factor * 2 ** true.examples(own)))
     x = np.array([[1.0, Law(1, 0).examples(own), Law(0, 1).examples(own)] for own in tried]) / NOISE
     y = np.array([np.log2(max(own.examples[-1], 1.0)) for own in trials]) / NOISE
-    prior = np.array([[0, 1 / UNCERTAINTY[0], 0], [0, 0, 1 / UNCERTAINTY[1]]])
+    prior = np.array(
+        [
+            [
+                0,
+                1 / UNCERTAINTY[0],
+                0,
+            ],
+            [0, 0, 1 / UNCERTAINTY[1]],
+        ]
+    )
     means = np.array([LAWS[0].staleness_power, LAWS[0].updates_power]) / UNCERTAINTY
     _, staleness, updates = np.linalg.lstsq(
         np.vstack([x, prior]),

@@ -310,7 +310,10 @@ def test_a_budget_for_nothing_is_told():
             r"tune, `cores`: expected a finite number above 0, or None, got 0\. Leave it out",
         ),
         (
-            {"target": 1e9, "space": {name: values[:1] for name, values in SPACE.items()}},
+            {
+                "target": 1e9,
+                "space": {name: values[:1] for name, values in SPACE.items()},
+            },
             r"tune, `target`: expected a value that takes training, got 1e\+09, and loss .* before it\. Choose a better",
         ),
         ({"seed": -1}, r"setting `seed`: expected an integer of at least 0, got -1"),
@@ -368,4 +371,9 @@ def test_mistakes_in_data_and_graphs_are_told():
         GraphError,
         match=r"tune, `graph`: expected a function that gives an `amp.graphs.Graph`, got int",
     ):
-        amp.tune(lambda n: n, data(4), target=0.1, space={"n": (1,)})  # type: ignore[arg-type]
+        amp.tune(
+            lambda n: n,
+            data(4),
+            target=0.1,
+            space={"n": (1,)},
+        )  # type: ignore[arg-type]

@@ -232,9 +232,21 @@ def test_a_program_does_not_depend_on_the_instances_beside_it(name):
     graph, data = model(name)
     unfolder = Unfolder(planned(graph))
     n = len(data)
-    together = unfolder.end(unfolder.unfold([data.gather(np.arange(n))], range(n), assume=True))
+    together = unfolder.end(
+        unfolder.unfold(
+            [data.gather(np.arange(n))],
+            range(n),
+            assume=True,
+        )
+    )
     for k in range(n):
-        alone = unfolder.end(unfolder.unfold([data.gather(np.array([k]))], [k], assume=True))
+        alone = unfolder.end(
+            unfolder.unfold(
+                [data.gather(np.array([k]))],
+                [k],
+                assume=True,
+            )
+        )
         assert one(alone, 0) == one(together, k)
 
 
@@ -243,7 +255,13 @@ def test_what_is_pumped_later_comes_at_the_end_of_the_program():
         instance = graphs.rnn_instance(length)
         yield {"h0": instance["h0"], "label": instance["label"]}
         for t in range(length):
-            yield {"tokens": ag.messages(np.zeros(1, np.int32), t=t, length=length)}
+            yield {
+                "tokens": ag.messages(
+                    np.zeros(1, np.int32),
+                    t=t,
+                    length=length,
+                )
+            }
 
     graph = graphs.rnn()
     data = LoopInstances(loop, [2, 4, 1])
@@ -269,7 +287,13 @@ def test_payloads_decide_one_after_the_other(name):
     plan = planned(graph)
     batch = data.gather(np.arange(len(data)))
     unfolder = Unfolder(plan)
-    assumed = unfolder.end(unfolder.unfold([batch], range(len(data)), assume=True))
+    assumed = unfolder.end(
+        unfolder.unfold(
+            [batch],
+            range(len(data)),
+            assume=True,
+        )
+    )
     unfolding = unfolder.unfold([batch], range(len(data)))
     before = unfolder.programs(unfolding)
     assert before.asks.any() and before.n_invocations < assumed.n_invocations
@@ -298,7 +322,10 @@ def test_payloads_decide_one_after_the_other(name):
 def test_choices_are_assumed_from_the_states_of_what_goes_on():
     """Messages may have a field that their choices lack."""
     with ag.Graph() as g:
-        x = ag.npt("double", lambda x: 2 * x)(ag.pump("x", fields=("t",)))
+        x = ag.npt(
+            "double",
+            lambda x: 2 * x,
+        )(ag.pump("x", fields=("t",)))
         way = ag.npt("choose", lambda x: x.astype("int32"))(ag.pump("way"))
         routed = ag.route_by(
             x,
@@ -366,7 +393,12 @@ HANGS = {
     ),
     "a group that never gets all members": (
         graphs.grouping(),
-        [{**graphs.grouping_instance(2), "size": ag.messages(np.zeros(1, np.float32), n=3)}],
+        [
+            {
+                **graphs.grouping_instance(2),
+                "size": ag.messages(np.zeros(1, np.float32), n=3),
+            }
+        ],
     ),
     "a group that is never opened": (
         graphs.grouping(),
@@ -374,7 +406,12 @@ HANGS = {
     ),
     "a group that gets too many members": (
         graphs.grouping(),
-        [{**graphs.grouping_instance(2), "size": ag.messages(np.zeros(1, np.float32), n=1)}],
+        [
+            {
+                **graphs.grouping_instance(2),
+                "size": ag.messages(np.zeros(1, np.float32), n=1),
+            }
+        ],
     ),
     "no start": (
         graphs.rnn(),
@@ -410,7 +447,14 @@ def late(wrong):
 
 def stateful(end):
     with ag.Graph() as g:
-        wire = end(ag.npt("f", lambda x: x)(ag.pump("x", fields=("t",))))
+        wire = end(
+            ag.npt("f", lambda x: x)(
+                ag.pump(
+                    "x",
+                    fields=("t",),
+                )
+            )
+        )
         ag.sink("end", wire[0] if isinstance(wire, tuple) else wire)
         if isinstance(wire, tuple):
             ag.sink("other", wire[1])
@@ -456,7 +500,12 @@ MISTAKES = {
     ),
     "a second message, later": (
         graphs.fan_out(1),
-        [{"x": ag.messages([1.0]), "label": ag.messages([1.0, 2.0])}],
+        [
+            {
+                "x": ag.messages([1.0]),
+                "label": ag.messages([1.0, 2.0]),
+            }
+        ],
     ),
     "other numbers of rows": (
         graphs.repeating(),
@@ -473,9 +522,27 @@ MISTAKES = {
     ),
     "no topology": molecule(None),
     "too few maps": molecule(ag.Topology(([0],), ([0],), 2)),
-    "a row outside": molecule(ag.Topology(([0], [2]), ([0], [0]), 2)),
-    "too few places": molecule(ag.Topology(([0], [1]), ([0], []), 2)),
-    "too few scatter maps": molecule(ag.Topology(([0], [1]), ([0],), 2)),
+    "a row outside": molecule(
+        ag.Topology(
+            ([0], [2]),
+            ([0], [0]),
+            2,
+        )
+    ),
+    "too few places": molecule(
+        ag.Topology(
+            ([0], [1]),
+            ([0], []),
+            2,
+        )
+    ),
+    "too few scatter maps": molecule(
+        ag.Topology(
+            ([0], [1]),
+            ([0],),
+            2,
+        )
+    ),
     "a group that is opened twice": grouped(size=sized(3, 3)),
     "a group of negative size": grouped(size=sized(-1)),
     "a function that raises": (
@@ -589,7 +656,12 @@ def test_a_loop_that_never_ends(monkeypatch):
 def test_bytes_are_told():
     graph, data = model("sequences")
     unfolder = Unfolder(planned(graph))
-    programs = unfolder.end(unfolder.unfold([data.gather(np.arange(5))], range(5)))
+    programs = unfolder.end(
+        unfolder.unfold(
+            [data.gather(np.arange(5))],
+            range(5),
+        )
+    )
     assert programs.nbytes == sum(
         getattr(programs, f.name).nbytes for f in fields(programs) if f.name != "edges"
     )

@@ -179,7 +179,11 @@ def test_pythons_that_compress_otherwise_have_folders_of_their_own(config, monke
 
 def test_empty_and_cut_off_entries_are_deleted(tmp_path, compressed):
     """JAX would warn of them in every process, and never replace them."""
-    for name, entry in {"whole": compressed, "cut_off": compressed[:-9], "empty": b""}.items():
+    for name, entry in {
+        "whole": compressed,
+        "cut_off": compressed[:-9],
+        "empty": b"",
+    }.items():
         (tmp_path / f"jit_{name}-cache").write_bytes(entry)
     drop_damaged(tmp_path)
     assert [file.name for file in tmp_path.glob("*-cache")] == ["jit_whole-cache"]

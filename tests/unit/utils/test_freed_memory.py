@@ -101,7 +101,10 @@ print(before - resident())
 @pytest.mark.skipif(not ON_GLIBC, reason="only glibc has these settings")
 def test_kept_memory_can_be_given_back():
     ours = OURS.format(file=freed_memory.__file__)
-    for value, (least, most) in {"": (55, 70), "0": (-5, 5)}.items():
+    for value, (least, most) in {
+        "": (55, 70),
+        "0": (-5, 5),
+    }.items():
         found = subprocess.check_output(
             [sys.executable, "-c", ours + RESIDENT],
             env=CLEAN | {"AMPJAX_MALLOC": value},

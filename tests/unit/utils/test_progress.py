@@ -58,7 +58,12 @@ def test_the_time_left_goes_by_what_was_done_lately():
 
 
 def test_no_time_left_is_told_while_kernels_are_compiled():
-    lines = seen([3.0] * 4 + [0.5] * 60, "epoch 1", 100, compiled_until=10.0).splitlines()
+    lines = seen(
+        [3.0] * 4 + [0.5] * 60,
+        "epoch 1",
+        100,
+        compiled_until=10.0,
+    ).splitlines()
     assert lines == [
         "epoch 1: 2 of 100, compiling",
         "epoch 1: 12 of 100, compiling",
@@ -106,7 +111,10 @@ def test_a_terminal_has_a_bar_and_no_lines():
 def test_a_trainer_tells_of_its_compilations_where_output_is_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr("ampjax.utils.progress.FIRST_S", 0.0)
     monkeypatch.setattr("rich.get_console", lambda: Console(width=200))
-    amp.Trainer(graphs.chain(1), optax.sgd(1e-2)).warm_up(graphs.chain_data(4))
+    amp.Trainer(
+        graphs.chain(1),
+        optax.sgd(1e-2),
+    ).warm_up(graphs.chain_data(4))
     assert capsys.readouterr().out.startswith("compiling 1 of ")
 
 
@@ -133,7 +141,11 @@ def test_compilations_are_counted_as_they_come(shown):
 def test_the_first_epoch_tells_of_its_compilations(shown):
     with ag.Graph() as g:
         ag.loss("loss", lambda x: x * x)(
-            ag.ppt("f", lambda p, x: p * x, params=graphs.one())(ag.pump("x"))
+            ag.ppt(
+                "f",
+                lambda p, x: p * x,
+                params=graphs.one(),
+            )(ag.pump("x"))
         )
     trainer = amp.Trainer(g, optax.sgd(1e-2))
     trainer.fit([{"x": np.float32(1.0)}] * 4)
@@ -145,12 +157,24 @@ def test_verify_tells_how_far_it_is(shown):
     instances = graphs.chain_data(2)
     assert amp.verify(graphs.chain(1), instances, quick=True)
     assert shown().startswith("reference: 1 of 2, about ")
-    assert amp.verify(graphs.chain(1), instances, quick=True, progress=False) and shown() == ""
+    assert (
+        amp.verify(
+            graphs.chain(1),
+            instances,
+            quick=True,
+            progress=False,
+        )
+        and shown() == ""
+    )
 
 
 def test_inference_tells_of_its_compilations_the_first_time(shown):
     with ag.Graph() as g:
-        y = ag.ppt("f", lambda p, x: p * x, params=graphs.one())(ag.pump("x"))
+        y = ag.ppt(
+            "f",
+            lambda p, x: p * x,
+            params=graphs.one(),
+        )(ag.pump("x"))
         ag.sink("y", y)
         ag.loss("loss", lambda x: x * x)(y)
     trainer = amp.Trainer(g, optax.sgd(1e-2))

@@ -112,7 +112,12 @@ def test_an_explanation_and_its_parts_read_as_they_print():
     }
     runner = px.get_runner(loss, params, optax.sgd(0.1))
     n = len(jax.local_devices())
-    metrics = runner.run({"ids": np.arange(n), "y": np.zeros(n, np.float32)})
+    metrics = runner.run(
+        {
+            "ids": np.arange(n),
+            "y": np.zeros(n, np.float32),
+        }
+    )
     found = runner.explain(compiled=False)
     assert repr(found) == str(found) and repr(metrics) == str(metrics)
     rows = Cells(found._repr_html_()).rows

@@ -119,7 +119,10 @@ def dropping():
     with ag.Graph() as g:
         x = ag.pump("x", (4,))
         label = ag.pump("label", dtype="int32")
-        y = ag.ppt("linear", amp.nn.Linear(4, 3))(ag.npt("drop", drop, rng=True)(x))
+        y = ag.ppt(
+            "linear",
+            amp.nn.Linear(4, 3),
+        )(ag.npt("drop", drop, rng=True)(x))
         ag.sink("logits", y)
         ag.loss("xent", graphs.xent)(y, label)
     return g

@@ -45,7 +45,13 @@ def boxes(figure, run=0):
 
 @pytest.mark.parametrize(
     ("n", "n_workers", "overlap"),
-    [(1, 1, 0), (10, 3, 0), (200, 4, 50_000), (5000, 8, 0), (300, 200, 0)],
+    [
+        (1, 1, 0),
+        (10, 3, 0),
+        (200, 4, 50_000),
+        (5000, 8, 0),
+        (300, 200, 0),
+    ],
 )
 def test_a_box_per_slice_in_its_colour_and_place(n, n_workers, overlap):
     found = schedule(n, n_workers, overlap=overlap)
@@ -117,7 +123,19 @@ def test_many_instances_are_abbreviated():
 
 
 def test_nodes_are_named_where_a_worker_has_several():
-    figure = gantt([Slice(0, "a", "forward", 0, 10, (1,)), Slice(0, "b", "update", 10, 20)])
+    figure = gantt(
+        [
+            Slice(
+                0,
+                "a",
+                "forward",
+                0,
+                10,
+                (1,),
+            ),
+            Slice(0, "b", "update", 10, 20),
+        ]
+    )
     assert [t.get_text() for t in figure.axes[0].texts] == ["a\n1", "b"]
 
 

@@ -60,7 +60,11 @@ def test_areas_are_rows_computed_on_one_scale(report):
 @pytest.mark.first_case
 @pytest.mark.parametrize("n", [1, 8, 1_000])
 def test_no_text_leaves_the_picture_or_lies_on_another(n):
-    report = amp.vmap(turned, lanes=4, trips=2).explain(jnp.arange(1, n + 1) % 9 + 1)
+    report = amp.vmap(
+        turned,
+        lanes=4,
+        trips=2,
+    ).explain(jnp.arange(1, n + 1) % 9 + 1)
     figure = lanes(report, title="some trips")
     figure.canvas.draw()
     for axes in figure.axes:

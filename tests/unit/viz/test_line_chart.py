@@ -49,7 +49,12 @@ def test_logarithmic_axes_have_plain_numbers(most: float, labels: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("line", "log"), [([(0.0, 1.0)], True), ([(1.0, float("inf"))], False), ([], False)]
+    ("line", "log"),
+    [
+        ([(0.0, 1.0)], True),
+        ([(1.0, float("inf"))], False),
+        ([], False),
+    ],
 )
 def test_what_can_not_be_drawn_is_told(
     line: list[tuple[float, float]],

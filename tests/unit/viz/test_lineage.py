@@ -12,7 +12,15 @@ from ampjax.viz.lineage import lineage
 
 def update(node, version, seen, rows=None):
     n = len(seen)
-    columns = np.ones(n, int), np.arange(n), np.array(seen, int), np.array(rows or [1] * n)
+    columns = (
+        np.ones(n, int),
+        np.arange(n),
+        np.array(
+            seen,
+            int,
+        ),
+        np.array(rows or [1] * n),
+    )
     return LoggedUpdate(
         node,
         version,

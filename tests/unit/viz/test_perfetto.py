@@ -56,7 +56,16 @@ def test_arrows_go_from_an_instances_forward_pass_to_its_backward_pass_at_the_sa
 def test_in_a_loop_the_last_pass_comes_back_first(tmp_path):
     slices = []
     for i, kind in enumerate(["forward"] * 3 + ["backward"] * 3):
-        slices.append(Slice(0, "f", kind, 10 * i, 10 * i + 9, (7,)))
+        slices.append(
+            Slice(
+                0,
+                "f",
+                kind,
+                10 * i,
+                10 * i + 9,
+                (7,),
+            )
+        )
     _, flows, _ = perfetto.read(to_perfetto(Trace(slices), tmp_path / "run.json"))
     assert [(start["ts"], end["ts"]) for (start, _), (end, _) in flows] == [
         (20, 30),
@@ -66,7 +75,20 @@ def test_in_a_loop_the_last_pass_comes_back_first(tmp_path):
 
 
 def test_a_slice_tells_what_was_in_it(tmp_path):
-    trace = Trace([Slice(3, "a", "forward", 1_000, 3_500, (4, 5), rows=6, messages=2)])
+    trace = Trace(
+        [
+            Slice(
+                3,
+                "a",
+                "forward",
+                1_000,
+                3_500,
+                (4, 5),
+                rows=6,
+                messages=2,
+            )
+        ]
+    )
     (found,), _, _ = perfetto.read(to_perfetto(trace, tmp_path / "run.json"))
     assert (found["ts"], found["dur"], found["name"], found["cat"]) == (0, 2_500, "a", "forward")
     assert found["args"] == {

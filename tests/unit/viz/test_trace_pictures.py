@@ -85,7 +85,18 @@ def test_many_workers_still_make_a_picture():
 
 
 def test_workers_are_named_with_their_hosts():
-    trace = Trace([Slice(0, "a", "forward", 0, 10), Slice(1, "a", "forward", 0, 10)])
+    trace = Trace(
+        [
+            Slice(
+                0,
+                "a",
+                "forward",
+                0,
+                10,
+            ),
+            Slice(1, "a", "forward", 0, 10),
+        ]
+    )
     trace.add_host(TracedHost("left", "", (1,)))
     (axes,) = time_spent(trace).axes
     assert [t.get_text() for t in axes.get_yticklabels()] == ["worker 0", "worker 1 on left"]
@@ -133,7 +144,12 @@ def test_traffic_of_one_process():
 @settings(max_examples=20)
 @given(
     st.lists(
-        st.tuples(st.integers(1, 30), st.integers(0, 9)), min_size=BINS + 1, max_size=BINS + 60
+        st.tuples(
+            st.integers(1, 30),
+            st.integers(0, 9),
+        ),
+        min_size=BINS + 1,
+        max_size=BINS + 60,
     )
 )
 def test_means_over_equal_times(steps):
@@ -142,10 +158,24 @@ def test_means_over_equal_times(steps):
     end = int(times[-1]) + 7
     samples = []
     for t, (_, n) in zip(times, steps, strict=True):
-        samples.append(QueueSample(0, int(t), (("a", "forward", n),) if n else ()))
+        samples.append(
+            QueueSample(
+                0,
+                int(t),
+                (("a", "forward", n),) if n else (),
+            )
+        )
     edges, lines = line_up(samples, 0, end)
     values = np.array([n for _, n in steps], float)
-    fine = np.concatenate([np.zeros(times[0]), np.repeat(values, np.diff([*times, end]))])
+    fine = np.concatenate(
+        [
+            np.zeros(times[0]),
+            np.repeat(
+                values,
+                np.diff([*times, end]),
+            ),
+        ]
+    )
     expected = np.diff(
         np.interp(
             edges,

@@ -111,7 +111,11 @@ def plus():
     """`loss(p + x)`: the gradient of each row is 1."""
     with ag.Graph() as g:
         x = ag.pump("x")
-        y = ag.ppt("f", lambda p, x: p + x, params=graphs.one())(x)
+        y = ag.ppt(
+            "f",
+            lambda p, x: p + x,
+            params=graphs.one(),
+        )(x)
         ag.loss("loss", lambda y: y)(y)
     return g
 

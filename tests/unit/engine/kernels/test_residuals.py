@@ -71,7 +71,12 @@ def test_a_forward_pass_and_its_adjoint_trace_a_body_once_for_each_number_of_row
             jax.tree.leaves(outs)[0],
             jax.tree.leaves(again)[0],
         )
-        expected = row_vjp(program, params, (x,), None)[1](jax.tree.map(jnp.ones_like, outs))
+        expected = row_vjp(program, params, (x,), None)[1](
+            jax.tree.map(
+                jnp.ones_like,
+                outs,
+            )
+        )
         assert jax.tree.structure(grads) == jax.tree.structure(expected)
         for got, want in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-6)

@@ -39,10 +39,15 @@ def graph_of(body):
     with ag.Graph() as g:
         x = ag.pump("x", (3,))
         label = ag.pump("label", (3,))
-        y = ag.ppt("f", body, params=np.full(3, 1.5, np.float32))(ag.npt("in", lambda x: x)(x))
-        ag.loss("loss", lambda y, t: (jnp.square(y - t).sum(), {"size": jnp.abs(y).sum()}))(
-            y, label
-        )
+        y = ag.ppt(
+            "f",
+            body,
+            params=np.full(3, 1.5, np.float32),
+        )(ag.npt("in", lambda x: x)(x))
+        ag.loss(
+            "loss",
+            lambda y, t: (jnp.square(y - t).sum(), {"size": jnp.abs(y).sum()}),
+        )(y, label)
     return g
 
 
@@ -112,8 +117,16 @@ def late_graph(body):
         )
         more, ready = ag.cond(step, lambda s: s.t > 0)
         h.connect(x, more)
-        y = ag.ppt("f", body, params=np.full(3, 1.5, np.float32))(ready)
-        ag.loss("loss", lambda y, t: jnp.square(y - t).sum(), join=("instance",))(
+        y = ag.ppt(
+            "f",
+            body,
+            params=np.full(3, 1.5, np.float32),
+        )(ready)
+        ag.loss(
+            "loss",
+            lambda y, t: jnp.square(y - t).sum(),
+            join=("instance",),
+        )(
             y,
             label,
         )
@@ -282,7 +295,14 @@ def test_a_reduction_that_gives_integers_ends_the_gradient():
             label,
         )
     e = engine(g)
-    e.virtual([{"rows": np.float32([0.1, 3, 5]), "label": np.float32(1)}])
+    e.virtual(
+        [
+            {
+                "rows": np.float32([0.1, 3, 5]),
+                "label": np.float32(1),
+            }
+        ]
+    )
     assert e.metrics()["loss"] == 1 and e.gradients["f"] == 0
 
 
@@ -311,7 +331,12 @@ def test_collect_adds_rows_at_their_places_and_leaves_others_zero():
     )
     e = engine(g)
     e.virtual(
-        [{"atoms": np.float32([1, 10, 100, 1000, 10000]), "maps": topology}],
+        [
+            {
+                "atoms": np.float32([1, 10, 100, 1000, 10000]),
+                "maps": topology,
+            }
+        ],
         train=False,
     )
     (arrival,) = e.arrived
@@ -323,7 +348,11 @@ def test_bfloat16_can_write_gradients(fuse):
     with ag.Graph() as g:
         x = ag.pump("x", (3,), "bfloat16")
         label = ag.pump("label", (3,), "bfloat16")
-        y = ag.ppt("f", graphs.times, params=jnp.full(3, 1.5, jnp.bfloat16))(x)
+        y = ag.ppt(
+            "f",
+            graphs.times,
+            params=jnp.full(3, 1.5, jnp.bfloat16),
+        )(x)
         ag.loss("loss", lambda y, t: jnp.square(y - t).sum())(
             ag.npt("double", lambda x: 2 * x)(y), label
         )

@@ -21,7 +21,11 @@ FEATURES = 8
 def adjoint(write, grads, accumulator, weights, slots):
     """What a backward kernel does: cotangents are read, used for weights and inputs, and those of the inputs written."""
     rows = read_rows(grads, slots)
-    return write(grads, slots + 1, jnp.tanh(rows) @ weights), accumulator + jnp.tanh(rows).T @ rows
+    return write(
+        grads,
+        slots + 1,
+        jnp.tanh(rows) @ weights,
+    ), accumulator + jnp.tanh(rows).T @ rows
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 8])
@@ -56,7 +60,16 @@ def test_the_array_is_neither_copied_nor_gone_through(write, k):
 
 @given(st.data())
 def test_they_equal_numpy(data):
-    slots = np.array(data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=5, unique=True)))
+    slots = np.array(
+        data.draw(
+            st.lists(
+                st.integers(0, 6),
+                min_size=1,
+                max_size=5,
+                unique=True,
+            )
+        )
+    )
     array = np.arange(14, dtype=np.float32).reshape(
         7,
         2,

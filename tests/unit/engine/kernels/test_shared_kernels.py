@@ -114,7 +114,10 @@ def test_equal_arguments_give_one_kernel_and_others_another() -> None:
 
 def layer(features: int) -> ag.Graph:
     with ag.Graph() as graph:
-        x = ag.ppt("linear", amp.nn.Linear(features, 1))(ag.pump("x", (features,)))
+        x = ag.ppt(
+            "linear",
+            amp.nn.Linear(features, 1),
+        )(ag.pump("x", (features,)))
         ag.loss("loss", graphs.square)(
             ag.npt("sum", jnp.sum)(x),
             ag.pump("label"),

@@ -76,7 +76,14 @@ def assert_same(one, other):
 @pytest.mark.nightly
 @pytest.mark.parametrize("gradient", ["mean", "sum"])
 @pytest.mark.parametrize(
-    "rule", [*sorted({*RULES} - {"adagrad"}), pytest.param("adagrad", marks=pytest.mark.nightly)]
+    "rule",
+    [
+        *sorted({*RULES} - {"adagrad"}),
+        pytest.param(
+            "adagrad",
+            marks=pytest.mark.nightly,
+        ),
+    ],
 )
 def test_an_update_at_once_equals_one_from_accumulators(rule, gradient, monkeypatch):
     settings = {"min_update_interval": 1, "gradient": gradient}
@@ -153,7 +160,12 @@ def test_it_copies_no_parameters(rule):
         s for s in amp.Trainer(layer(features), RULES[rule], fuse=False).plan.stages if s.params
     )
     program = make_program(stage)
-    params = ({"w": jnp.ones((features, features)), "b": jnp.ones(features)},)
+    params = (
+        {
+            "w": jnp.ones((features, features)),
+            "b": jnp.ones(features),
+        },
+    )
     wiring = Wiring(
         (0,),
         (1,),
@@ -178,7 +190,16 @@ def test_it_copies_no_parameters(rule):
     scalars = np.ones((1, 2), np.float32)
     donated = (arenas, states)
     brought = ((), pack, None, scalars)
-    text = kernel.once.lower(params, donated, (arenas, records), brought).compile().as_text()
+    text = (
+        kernel.once.lower(
+            params,
+            donated,
+            (arenas, records),
+            brought,
+        )
+        .compile()
+        .as_text()
+    )
     assert f"f32[{features},{features}]" in text
     assert not re.search(rf"f32\[{features},{features}\]\S* copy\(", text)
 
@@ -187,5 +208,8 @@ def layer(features):
     with ag.Graph() as g:
         h = ag.npt("start", jnp.tanh)(ag.pump("x", (features,)))
         y = ag.ppt("layer", amp.nn.Linear(features, features))(h)
-        ag.loss("loss", lambda y, label: ((y - label) ** 2).sum())(y, ag.pump("label", (features,)))
+        ag.loss("loss", lambda y, label: ((y - label) ** 2).sum())(
+            y,
+            ag.pump("label", (features,)),
+        )
     return g

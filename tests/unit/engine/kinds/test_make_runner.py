@@ -30,7 +30,10 @@ def look_up():
             np.ones((5, 2), np.float32),
             optax.sgd(0.1),
         )
-        row = ag.ppt("embed", amp.nn.TableEmbed(table))(ag.pump("word", dtype="int32"))
+        row = ag.ppt(
+            "embed",
+            amp.nn.TableEmbed(table),
+        )(ag.pump("word", dtype="int32"))
         ag.loss("loss", lambda x: x.sum())(row)
     return graph
 

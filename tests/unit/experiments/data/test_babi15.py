@@ -122,7 +122,14 @@ def test_generated_answers_take_two_hops(n_nodes: int) -> None:
     assert len(questions.graphs.kinds) == 30 * 2 * n_nodes
     assert [deduced(questions, i) for i in range(30)] == questions.answers.tolist()
     assert not np.array_equal(questions.asked, babi15.generate(30, n_nodes, seed=4).asked)
-    for wrong in ({"n": 0}, {"n": 1, "n_nodes": 7}, {"n": 1, "n_nodes": 2}):
+    for wrong in (
+        {"n": 0},
+        {
+            "n": 1,
+            "n_nodes": 7,
+        },
+        {"n": 1, "n_nodes": 2},
+    ):
         with pytest.raises(SettingsError):
             babi15.generate(**wrong)
 

@@ -22,7 +22,13 @@ def test_words_get_their_vectors_and_others_start_at_random(tmp_path: Path) -> N
     path = write(
         tmp_path, "3 2\ndog 1 2\n. . . 5 6\ncow 3 4\n"
     )  # word2vec's header; a word with spaces
-    table = np.asarray(glove.table(path, WORDS, 2)(jax.random.key(0)))
+    table = np.asarray(
+        glove.table(
+            path,
+            WORDS,
+            2,
+        )(jax.random.key(0))
+    )
     assert table[2].tolist() == [1, 2]
     assert (np.abs(table[:2]) <= 0.05).all() and table[:2].any()
 
@@ -50,5 +56,11 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 def test_empty_lines_are_passed_over_and_brackets_count_for_their_names(tmp_path: Path) -> None:
     path = write(tmp_path, "( 1 2\n\n) 3 4\n-RRB- 5 6\n\n")
-    table = np.asarray(glove.table(path, ["<unknown>", "-LRB-", "-RRB-"], 2)(jax.random.key(0)))
+    table = np.asarray(
+        glove.table(
+            path,
+            ["<unknown>", "-LRB-", "-RRB-"],
+            2,
+        )(jax.random.key(0))
+    )
     assert table[1:].tolist() == [[1, 2], [5, 6]]

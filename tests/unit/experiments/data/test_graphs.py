@@ -39,7 +39,18 @@ def test_columns_of_edges() -> None:
 @given(st.integers(0, 1000))
 def test_edges_survive_any_order(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    ptr = np.concatenate([[0], np.cumsum(rng.integers(1, 5, 4))])
+    ptr = np.concatenate(
+        [
+            [0],
+            np.cumsum(
+                rng.integers(
+                    1,
+                    5,
+                    4,
+                )
+            ),
+        ]
+    )
     graph = rng.integers(0, 4, 9)
     ends = rng.integers(
         0,
@@ -69,15 +80,24 @@ def test_messages_of_both_encodings() -> None:
     graphs = two()
     x = np.arange(4.0)[:, None]
     y = np.array([5.0, 6.0])
-    batch = GraphInstances(graphs, np.array([1, 0]), {"x": x}, {"y": y}).gather(np.array([0, 1, 1]))
+    batch = GraphInstances(
+        graphs,
+        np.array([1, 0]),
+        {"x": x},
+        {"y": y},
+    ).gather(np.array([0, 1, 1]))
     assert batch["y"].payload.tolist() == [6, 5, 5] and batch["y"].instance.tolist() == [0, 1, 2]
     assert batch["x"].payload[:, 0].tolist() == [3, 0, 1, 2, 0, 1, 2] and list(
         batch["x"].sizes
     ) == [1, 3, 3]  # type: ignore[arg-type]
     assert batch["edges"].payload == [graphs.topology(1), graphs.topology(0), graphs.topology(0)]
-    batch = GraphInstances(graphs, np.array([1, 0]), {"x": x}, {"y": y}, "flatmap").gather(
-        np.array([1, 0])
-    )
+    batch = GraphInstances(
+        graphs,
+        np.array([1, 0]),
+        {"x": x},
+        {"y": y},
+        "flatmap",
+    ).gather(np.array([1, 0]))
     assert batch["x"].payload[:, 0].tolist() == [0, 1, 2, 3] and batch["x"].instance.tolist() == [
         0,
         0,

@@ -127,7 +127,10 @@ def test_batches_hold_every_image_once(folder: Path) -> None:
     assert found.shape == (9, 8, 8, 3) and len(np.unique(found[:, 0, 0, 0])) == 9
     other = next(Batches(data, 3).epoch(1))
     assert not np.array_equal(epoch[0]["image"], other["image"])
-    assert np.array_equal(epoch[0]["image"], next(Batches(data, 3).epoch())["image"])
+    assert np.array_equal(
+        epoch[0]["image"],
+        next(Batches(data, 3).epoch())["image"],
+    )
     (batch,) = Batches(Folder(folder, 4), 3).epoch()
     assert (
         sorted(batch["label"].tolist()) == [0, 0, 1]

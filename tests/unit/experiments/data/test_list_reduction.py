@@ -90,8 +90,14 @@ def test_operations_and_lengths_are_uniform():
 
 
 def test_seeds_and_splits():
-    assert np.array_equal(lr.generate(20, 7).tokens, lr.generate(20, 7).tokens)
-    assert not np.array_equal(lr.generate(20, 7).tokens, lr.generate(20, 8).tokens)
+    assert np.array_equal(
+        lr.generate(20, 7).tokens,
+        lr.generate(20, 7).tokens,
+    )
+    assert not np.array_equal(
+        lr.generate(20, 7).tokens,
+        lr.generate(20, 8).tokens,
+    )
     train, valid = lr.splits(30, 20, seed=2)
     assert (len(train), len(valid)) == (30, 20) and not np.array_equal(
         train.tokens[:20], valid.tokens
@@ -101,7 +107,15 @@ def test_seeds_and_splits():
 @given(st.integers(1, 40), SEEDS, st.data())
 def test_a_sequence_is_pumped_token_by_token(n, seed, draw):
     data = lr.generate(n, seed)
-    ids = np.array(draw.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=12)))
+    ids = np.array(
+        draw.draw(
+            st.lists(
+                st.integers(0, n - 1),
+                min_size=1,
+                max_size=12,
+            )
+        )
+    )
     sequences = lr.Sequences(data, hidden=3)
     assert isinstance(sequences, Instances) and len(sequences) == n
     messages = sequences.gather(ids)
@@ -125,7 +139,10 @@ def test_a_sequence_is_pumped_token_by_token(n, seed, draw):
         and h0.payload.dtype == np.float32
         and not h0.payload.any()
     )
-    assert h0.fields["t"] == 0 and np.array_equal(h0.fields["length"], data.lengths[ids])
+    assert h0.fields["t"] == 0 and np.array_equal(
+        h0.fields["length"],
+        data.lengths[ids],
+    )
     assert (
         np.array_equal(messages["label"].payload, data.labels[ids]) and not messages["label"].fields
     )
@@ -138,7 +155,15 @@ def test_pumped_whole_the_rows_are_the_same(n, seed):
     ids = np.arange(n)[::-1]
     for one, whole in (
         (lr.Sequences(data, 2), lr.Sequences(data, 2, whole=True)),
-        (lr.Buckets(data, 4, 2), lr.Buckets(data, 4, 2, whole=True)),
+        (
+            lr.Buckets(data, 4, 2),
+            lr.Buckets(
+                data,
+                4,
+                2,
+                whole=True,
+            ),
+        ),
     ):
         ids = np.arange(len(one))[::-1]
         steps = one.gather(ids)["tokens"]

@@ -141,13 +141,19 @@ def test_the_tail_is_padded_with_real_images_that_do_not_count():
     data = digits(5)
     tail = mnist.Batches(data, 3).gather(np.array([1]))
     assert tail["label"].payload.tolist() == [[*data.labels[3:].tolist(), -1]]
-    assert np.array_equal(tail["image"].payload[0], data.images[[3, 4, 3]])
+    assert np.array_equal(
+        tail["image"].payload[0],
+        data.images[[3, 4, 3]],
+    )
 
 
 def test_instances_come_in_the_order_asked_for():
     data = digits(6)
     messages = mnist.Batches(data, 2).gather(np.array([2, 0, 2]))
-    assert np.array_equal(messages["label"].payload, data.labels[[[4, 5], [0, 1], [4, 5]]])
+    assert np.array_equal(
+        messages["label"].payload,
+        data.labels[[[4, 5], [0, 1], [4, 5]]],
+    )
     assert messages["label"].instance.tolist() == [0, 1, 2]
 
 

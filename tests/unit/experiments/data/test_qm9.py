@@ -15,9 +15,21 @@ GOOD: dict[str, Any] = {
     "mu": np.array([1.5, 9.0, 0.5], np.float32),
     "uncharacterized": np.array([0, 1, 0], np.uint8),
     "atom_ptr": np.array([0, 3, 4, 8]),  # hydrogen cyanide, a lone oxygen, acetylene
-    "atomic_number": np.array([1, 6, 7, 8, 1, 6, 6, 1], np.uint8),
+    "atomic_number": np.array(
+        [1, 6, 7, 8, 1, 6, 6, 1],
+        np.uint8,
+    ),
     "bond_ptr": np.array([0, 2, 2, 5]),
-    "bond_index": np.array([[0, 1], [1, 2], [0, 1], [1, 2], [2, 3]], np.uint8),
+    "bond_index": np.array(
+        [
+            [0, 1],
+            [1, 2],
+            [0, 1],
+            [1, 2],
+            [2, 3],
+        ],
+        np.uint8,
+    ),
     "bond_type": np.array([1, 3, 1, 3, 1], np.uint8),
 }
 
@@ -77,7 +89,13 @@ def test_hybridisation_goes_by_bonds(
         "bond_ptr": np.array([0, 2]),
         "bond_type": np.array(types),
     }
-    molecules = qm9.read(write(tmp_path, **arrays, bond_index=np.array([[0, 1], [1, 2]])))
+    molecules = qm9.read(
+        write(
+            tmp_path,
+            **arrays,
+            bond_index=np.array([[0, 1], [1, 2]]),
+        )
+    )
     assert molecules.features[1, 6:10].tolist() == [aromatic, *hybridisation]
 
 
@@ -195,7 +213,14 @@ def test_the_split_is_seeded_and_standardised() -> None:
     assert split.std == pytest.approx(molecules.mu[split.train.ids].std(), rel=1e-5)
     small = qm9.split(molecules, 10, 1, n_train=5)
     assert np.array_equal(small.valid.ids, split.valid.ids) and len(small.train) == 5
-    for wrong in ({"n_valid": 50}, {"n_train": 0}, {"n_valid": 45, "n_train": 6}):
+    for wrong in (
+        {"n_valid": 50},
+        {"n_train": 0},
+        {
+            "n_valid": 45,
+            "n_train": 6,
+        },
+    ):
         with pytest.raises(SettingsError):
             qm9.split(molecules, **wrong)
     with pytest.raises(DataError, match="training molecules of different mu"):
@@ -206,7 +231,10 @@ def test_synthetic_molecules_follow_from_their_seed_and_their_bonds() -> None:
     a = qm9.synthetic(40, 1)
     b = qm9.synthetic(40, 1)
     c = qm9.synthetic(40, 2)
-    assert np.array_equal(a.mu, b.mu) and not np.array_equal(a.mu, c.mu)
+    assert np.array_equal(
+        a.mu,
+        b.mu,
+    ) and not np.array_equal(a.mu, c.mu)
     assert 1 in np.diff(a.graphs.node_ptr)
     order = np.array([1, 2, 3, 1.5])
     for i in range(len(a)):

@@ -119,7 +119,10 @@ def test_synthetic_trees_come_from_their_seed() -> None:
     a = sst.synthetic(20, 5, 1)[0]
     b = sst.synthetic(20, 5, 1)[0]
     c = sst.synthetic(20, 5, 2)[0]
-    assert np.array_equal(a.words, b.words) and not np.array_equal(a.words, c.words)
+    assert np.array_equal(
+        a.words,
+        b.words,
+    ) and not np.array_equal(a.words, c.words)
     assert repr(a) == f"Trees(20 trees, {a.n_nodes} nodes, 101 words)"
     with pytest.raises(SettingsError, match="n_valid"):
         sst.synthetic(3, 0)

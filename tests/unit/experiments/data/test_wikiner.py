@@ -195,7 +195,10 @@ def test_a_batch_holds_what_its_instances_hold(seed: int, n: int, random) -> Non
 
 def test_synthetic_tags_follow_from_words() -> None:
     a, b, c = (wikiner.synthetic(200, 5, seed)[0] for seed in (1, 1, 2))
-    assert np.array_equal(a.words, b.words) and not np.array_equal(a.characters, c.characters)
+    assert np.array_equal(a.words, b.words) and not np.array_equal(
+        a.characters,
+        c.characters,
+    )
     assert 0.1 < (a.words < 0).mean() < 0.2 and len(np.unique(a.tags)) == 4
     names = a.vocabulary.words
     for i in range(len(a)):

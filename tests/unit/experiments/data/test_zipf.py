@@ -51,8 +51,14 @@ def test_pairs_are_translated_by_one_dictionary() -> None:
 
 
 def test_a_seed_gives_the_same_again() -> None:
-    assert np.array_equal(zipf.tokens(50, 9, seed=4), zipf.tokens(50, 9, seed=4))
-    assert not np.array_equal(zipf.tokens(50, 9, seed=4), zipf.tokens(50, 9, seed=5))
+    assert np.array_equal(
+        zipf.tokens(50, 9, seed=4),
+        zipf.tokens(50, 9, seed=4),
+    )
+    assert not np.array_equal(
+        zipf.tokens(50, 9, seed=4),
+        zipf.tokens(50, 9, seed=5),
+    )
     assert np.array_equal(
         zipf.pairs(5, 9, seed=4).target.words,
         zipf.pairs(5, 9, seed=4).target.words,

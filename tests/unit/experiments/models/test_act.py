@@ -30,10 +30,27 @@ def sequences(n, rng, sizes=SIZES):
     """Sequences of 1 to 4 inputs; the label says whether their sum's first entry is positive."""
     xs = []
     for _ in range(n):
-        xs.append(rng.normal(size=(int(rng.integers(1, 5)), sizes.n_in)).astype(np.float32))
+        xs.append(
+            rng.normal(
+                size=(
+                    int(
+                        rng.integers(
+                            1,
+                            5,
+                        )
+                    ),
+                    sizes.n_in,
+                )
+            ).astype(np.float32)
+        )
     result = []
     for x in xs:
-        result.append({"x": x, "label": np.int32(x[:, 0].sum() > 0)})
+        result.append(
+            {
+                "x": x,
+                "label": np.int32(x[:, 0].sum() > 0),
+            }
+        )
     return result
 
 
@@ -75,7 +92,14 @@ def direct_loss(params, data, sizes=SIZES):
 
 @pytest.mark.parametrize(
     ("workers", "replicas"),
-    [pytest.param(1, 1, marks=pytest.mark.users), pytest.param(2, 2, marks=pytest.mark.nightly)],
+    [
+        pytest.param(1, 1, marks=pytest.mark.users),
+        pytest.param(
+            2,
+            2,
+            marks=pytest.mark.nightly,
+        ),
+    ],
 )
 def test_gradients_are_those_of_a_direct_implementation(workers, replicas):
     """Replicas start equal, and their gradients add up to those of one."""

@@ -300,9 +300,9 @@ def test_every_node_of_every_model_has_a_case():
             ),
         )
     graphs = [
-        tiles, mlp((4, 4, 2)), list_reduction_rnn(4), tree_lstm(2, Cells()), tagger(2, 2), permutation(2, 4),
+        tiles, mlp((4, 4, 2)), list_reduction_rnn(4), tree_lstm(2, Cells(),), tagger(2, 2), permutation(2, 4),
         ggnn_regression(network), ggnn_selection(Network(2, 4, 1, 1, separate_gates=True)),
-        mixture_of_experts(mixture.Experts(4, 4, 2)), act_rnn(act.Ponder(4, 4, 2)),
+        mixture_of_experts(mixture.Experts(4, 4, 2,)), act_rnn(act.Ponder(4, 4, 2)),
     ]  # fmt: skip
     ops = []
     for graph in graphs:

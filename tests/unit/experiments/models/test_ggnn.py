@@ -61,7 +61,14 @@ def both(kind, replicas=1):
 )
 def test_functions_compute_what_the_graphs_of_nodes_do(kind, metric):
     (graph, instances), (model, data), params = both(kind)
-    trainers = amp.Trainer(graph, params=params, **SETTINGS), amp.Trainer(model.graph, **SETTINGS)
+    trainers = (
+        amp.Trainer(
+            graph,
+            params=params,
+            **SETTINGS,
+        ),
+        amp.Trainer(model.graph, **SETTINGS),
+    )
     by_hand, compiled = (
         trainer.accumulate(part, update=False)
         for trainer, part in zip(trainers, (instances, data), strict=True)

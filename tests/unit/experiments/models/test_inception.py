@@ -66,7 +66,10 @@ def test_training_learns_with_the_auxiliary_head() -> None:
     opt_state = tx.init(params)
     losses = []
     for epoch in range(10):
-        for batch in data.Batches(data.synthetic(8, 75, 3, 0.1), 4).epoch(epoch):
+        for batch in data.Batches(
+            data.synthetic(8, 75, 3, 0.1),
+            4,
+        ).epoch(epoch):
             params, opt_state, loss, grads = step(params, opt_state, batch)
             losses.append(float(loss))
     assert np.mean(losses[-4:]) < 0.8 * np.mean(losses[:2])

@@ -20,10 +20,27 @@ def batches(n, rng, features=6, classes=3):
     """Instances of 1 to 5 rows whose label is where the first entries are largest."""
     rows = []
     for _ in range(n):
-        rows.append(rng.normal(size=(int(rng.integers(1, 6)), features)).astype(np.float32))
+        rows.append(
+            rng.normal(
+                size=(
+                    int(
+                        rng.integers(
+                            1,
+                            6,
+                        )
+                    ),
+                    features,
+                )
+            ).astype(np.float32)
+        )
     result = []
     for x in rows:
-        result.append({"x": x, "label": np.argmax(x[:, :classes], 1).astype(np.int32)})
+        result.append(
+            {
+                "x": x,
+                "label": np.argmax(x[:, :classes], 1).astype(np.int32),
+            }
+        )
     return result
 
 

@@ -155,9 +155,15 @@ def test_all_gradients_of_both_architectures_are_finite_and_something() -> None:
 
 
 def test_decoding_word_by_word_is_what_training_does() -> None:
-    batch = PairBatches(Pairs(Sentences.of([[3, 4]]), Sentences.of([[5, 6]])), 1, 2, 1).gather(
-        np.array([0]), 2
-    )
+    batch = PairBatches(
+        Pairs(
+            Sentences.of([[3, 4]]),
+            Sentences.of([[5, 6]]),
+        ),
+        1,
+        2,
+        1,
+    ).gather(np.array([0]), 2)
     none = Dropout(None, 0.0)
 
     @jax.jit

@@ -94,7 +94,12 @@ def test_metrics_of_copies_are_those_of_one() -> None:
     found = []
     for copies in (1, 3):
         model = list_reduction_rnn(HIDDEN, copies=copies)
-        found.append(amp.Trainer(model.graph, workers=copies).evaluate(model.data(plain(DATA))))
+        found.append(
+            amp.Trainer(
+                model.graph,
+                workers=copies,
+            ).evaluate(model.data(plain(DATA)))
+        )
     assert found[0] == pytest.approx(found[1]) and {*found[0]} == {"loss", "accuracy"}
 
 

@@ -21,9 +21,10 @@ def build(rows, columns, workers):
     with ag.Graph() as graph:
         x = ag.pump("x", (N_IN,))
         y = ag.pump("y", (N_OUT,))
-        ag.loss("loss", lambda a, b: jnp.sum((jnp.tanh(a) - b) ** 2))(
-            tiled_linear("layer", x, N_IN, N_OUT, rows, columns, workers=workers), y
-        )
+        ag.loss(
+            "loss",
+            lambda a, b: jnp.sum((jnp.tanh(a) - b) ** 2),
+        )(tiled_linear("layer", x, N_IN, N_OUT, rows, columns, workers=workers), y)
     return graph
 
 
@@ -39,13 +40,24 @@ def whole(trees, rows, columns):
 
 @pytest.mark.users
 @pytest.mark.parametrize(
-    ("rows", "columns", "workers"), [(1, 1, 1), (2, 3, 2), (3, 1, 2), (1, 2, None)]
+    ("rows", "columns", "workers"),
+    [
+        (1, 1, 1),
+        (2, 3, 2),
+        (3, 1, 2),
+        (1, 2, None),
+    ],
 )
 def test_tiles_have_the_gradients_of_the_whole_matrix(rows, columns, workers):
     rng = np.random.default_rng(0)
     data = []
     for _ in range(5):
-        data.append({"x": rng.normal(size=N_IN), "y": rng.normal(size=N_OUT)})
+        data.append(
+            {
+                "x": rng.normal(size=N_IN),
+                "y": rng.normal(size=N_OUT),
+            }
+        )
     data = [{name: value.astype(np.float32) for name, value in one.items()} for one in data]
     trainer = amp.Trainer(
         build(rows, columns, workers=workers),

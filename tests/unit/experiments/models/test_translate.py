@@ -16,7 +16,14 @@ from experiments.models.translate import _search, make_translate
 
 pytestmark = [pytest.mark.slow, pytest.mark.users]
 
-LOGITS = np.random.default_rng(4).normal(scale=2, size=(2, 5, 5)).astype(np.float32)
+LOGITS = (
+    np.random.default_rng(4)
+    .normal(
+        scale=2,
+        size=(2, 5, 5),
+    )
+    .astype(np.float32)
+)
 """Of two sentences: the next word's logits after each word."""
 
 
@@ -99,6 +106,13 @@ def test_a_model_translates_as_its_decoder_says() -> None:
             out.append(last)
         return jnp.stack(out, 1)
 
-    assert np.array_equal(words, greedy(params)) and words.shape == (2, 3) and scores.shape == (2,)
+    assert (
+        np.array_equal(
+            words,
+            greedy(params),
+        )
+        and words.shape == (2, 3)
+        and scores.shape == (2,)
+    )
     with pytest.raises(SettingsError, match="`beam`: expected at least 1, got 0"):
         make_translate(config, beam=0)

@@ -144,7 +144,13 @@ def test_gradients_are_those_of_a_direct_implementation(
         assert rows > 0
         before = found.get(node.split("/")[0])
         found[node.split("/")[0]] = (
-            (grad, rows) if before is None else jax.tree.map(np.add, before, (grad, rows))
+            (grad, rows)
+            if before is None
+            else jax.tree.map(
+                np.add,
+                before,
+                (grad, rows),
+            )
         )
     for node, (grad, rows) in found.items():
         want = grads[node]

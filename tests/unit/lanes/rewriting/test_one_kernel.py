@@ -21,7 +21,12 @@ def one_by_one(body, *args):
 
 def loop(x, k):
     """A loop of as many trips as the element says."""
-    return lax.fori_loop(0, k, lambda i, y: jnp.sin(y) + 0.1 * i, x)
+    return lax.fori_loop(
+        0,
+        k,
+        lambda i, y: jnp.sin(y) + 0.1 * i,
+        x,
+    )
 
 
 def products(x, k):
@@ -77,7 +82,10 @@ def test_writes_go_row_by_row():
 
 
 def test_constants_that_a_function_closes_over():
-    weights = jnp.asarray(np.random.default_rng(0).normal(size=(8, 8)), jnp.float32)
+    weights = jnp.asarray(
+        np.random.default_rng(0).normal(size=(8, 8)),
+        jnp.float32,
+    )
 
     def body(x, k):
         return lax.fori_loop(
@@ -90,20 +98,33 @@ def test_constants_that_a_function_closes_over():
     run = partial(one_by_one, body)
     found = jax.jit(lambda *args: in_one_kernel(run, *args))(XS, KS)
     assert found is not None
-    np.testing.assert_allclose(found, jax.jit(run)(XS, KS), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        found,
+        jax.jit(run)(XS, KS),
+        rtol=1e-5,
+        atol=1e-6,
+    )
 
 
 def updates(x, k):
     """Under `jax.vmap` its write becomes a `scatter`."""
     row = lax.dynamic_update_slice(jnp.zeros(16), x[None], (k,))
-    return lax.fori_loop(0, 3, lambda i, row: row.at[k + i].add(1.0), row)
+    return lax.fori_loop(
+        0,
+        3,
+        lambda i, row: row.at[k + i].add(1.0),
+        row,
+    )
 
 
 def test_under_vmap_and_several_devices():
     run = partial(one_by_one, updates)
     kernel = jax.jit(lambda *args: in_one_kernel(run, *args))
     expected = jax.jit(run)(XS, KS)
-    several = jax.vmap(kernel)(np.stack([XS, XS]), np.stack([KS, KS]))
+    several = jax.vmap(kernel)(
+        np.stack([XS, XS]),
+        np.stack([KS, KS]),
+    )
     np.testing.assert_allclose(several, jnp.stack([expected, expected]), rtol=1e-6)
     mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
     spec = PartitionSpec("d")

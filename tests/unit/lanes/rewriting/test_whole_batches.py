@@ -42,7 +42,11 @@ def halved(n):
         return jnp.where(k < n, k + 1, k), nonbatchable.bind(count) + 1
 
     goes_on = lambda carry: unvmap_any.bind(carry[0] < n)
-    k, count = lax.while_loop(goes_on, trip, (jnp.int32(0), jnp.int32(0)))
+    k, count = lax.while_loop(
+        goes_on,
+        trip,
+        (jnp.int32(0), jnp.int32(0)),
+    )
     return k * 2, count
 
 

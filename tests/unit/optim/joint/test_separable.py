@@ -27,7 +27,10 @@ def by_path(tree):
         optax.sgd(0.1, momentum=0.9, nesterov=True),
         optax.sgd(optax.cosine_decay_schedule(0.1, 10)),
         optax.adamw(0.1),
-        optax.adamw(0.1, mask=lambda tree: jax.tree.map(lambda x: x.ndim > 1, tree)),
+        optax.adamw(
+            0.1,
+            mask=lambda tree: jax.tree.map(lambda x: x.ndim > 1, tree),
+        ),
         optax.lamb(0.1),
         optax.adafactor(0.1),
         optax.inject_hyperparams(optax.adam)(learning_rate=0.1),
@@ -93,7 +96,11 @@ def test_what_does_nothing_to_some_is_not_the_same_for_all():
     """Only a part of the tree is passed, as where a node has a transform of its own."""
     some = {key: PARAMS[key] for key in ("one", "three")}
     assert is_separable(optax.adam(0.1), FORM, some)
-    assert not is_separable(optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)), FORM, some)
+    assert not is_separable(
+        optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)),
+        FORM,
+        some,
+    )
 
 
 def test_a_form_puts_nodes_together_and_takes_them_apart():

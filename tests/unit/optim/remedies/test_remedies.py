@@ -392,7 +392,12 @@ def test_in_a_basis_that_is_right_it_is_adam():
     rng = np.random.default_rng(0)
     gradients = []
     for _ in range(5):
-        gradients.append(jnp.asarray(np.diag(rng.normal(size=2) * [3, 1]), jnp.float32))
+        gradients.append(
+            jnp.asarray(
+                np.diag(rng.normal(size=2) * [3, 1]),
+                jnp.float32,
+            )
+        )
     tx = scale_by_rotated_adam(0.9, 0.99, every=1)
     plain = optax.scale_by_adam(0.9, 0.99)
     for shape in (lambda g: g, lambda g: g[0]):

@@ -138,11 +138,23 @@ def test_an_error_comes_before_anything_changes_and_again(how):
 
 def test_equal_weights_are_no_difference():
     runner = make(quotient, check_equivalence="error")
-    for mask in (FULL, np.array([1, 1, 0, 0, 0, 1, 0, 1], np.float32), 3 * FULL):
+    for mask in (
+        FULL,
+        np.array(
+            [1, 1, 0, 0, 0, 1, 0, 1],
+            np.float32,
+        ),
+        3 * FULL,
+    ):
         runner.run(a_batch(0, mask))
     runner.run(a_batch(1, np.ones(12, np.float32)))  # of another size
     with pytest.raises(EquivalenceError):
-        runner.run(a_batch(1, np.r_[np.ones(11, np.float32), np.zeros(1, np.float32)]))
+        runner.run(
+            a_batch(
+                1,
+                np.r_[np.ones(11, np.float32), np.zeros(1, np.float32)],
+            )
+        )
 
 
 def count(monkeypatch):
@@ -239,7 +251,13 @@ def test_shared_leaves_train_as_on_one_device(how):
     n = 1 if how == "no barrier" else 2
     params = PARAMS
     step = jax.jit(jax.value_and_grad(sampled))
-    with make(sampled, n, shared=("shared",), check_equivalence="error", **RUNS[how]) as runner:
+    with make(
+        sampled,
+        n,
+        shared=("shared",),
+        check_equivalence="error",
+        **RUNS[how],
+    ) as runner:
         for seed in range(3):
             value, grads = step(params, shared_batch(seed))
             params = jax.tree.map(
@@ -313,7 +331,15 @@ def a_part(lengths, seed, mask=FULL):
     }
 
 
-PARTS = px.Parts((a_part([2, 0, 3], 0), a_part([4, 1, 0], 1)))
+PARTS = px.Parts(
+    (
+        a_part(
+            [2, 0, 3],
+            0,
+        ),
+        a_part([4, 1, 0], 1),
+    )
+)
 
 
 @pytest.mark.nightly
@@ -325,7 +351,17 @@ def test_bags_are_no_false_alarm():
     expected = np.mean([float(bags(PARAMS, part).mean()) for part in PARTS.batches])
     assert runner.run(PARTS).loss == pytest.approx(expected, rel=1e-5)
     assert "each part is a batch of its own" in str(runner.explain(compiled=False))
-    runner.run(px.Parts((a_part([1, 1, 1], 2), a_part([0, 0, 5], 3))))
+    runner.run(
+        px.Parts(
+            (
+                a_part(
+                    [1, 1, 1],
+                    2,
+                ),
+                a_part([0, 0, 5], 3),
+            )
+        )
+    )
 
 
 def test_bags_whose_weights_differ_are_told():
@@ -334,7 +370,16 @@ def test_bags_whose_weights_differ_are_told():
 
     runner = make(loss)
     assert told(runner, PARTS) == []
-    uneven = px.Parts((PARTS.batches[0], a_part([1, 1, 1], 2, np.array([1, 0, 0], np.float32))))
+    uneven = px.Parts(
+        (
+            PARTS.batches[0],
+            a_part(
+                [1, 1, 1],
+                2,
+                np.array([1, 0, 0], np.float32),
+            ),
+        )
+    )
     (message,) = told(runner, uneven)
     assert re.search(
         r"the batch of step 2 in parts for 2 replicas: .*test_watch.py:\d+ divides by a sum",

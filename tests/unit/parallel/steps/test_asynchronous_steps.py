@@ -32,7 +32,15 @@ def a_batch(*y):
 
 def make(**options):
     devices = jax.local_devices()
-    machines = Resources((Machine("a", (devices[0],)), Machine("b", (devices[1],))))
+    machines = Resources(
+        (
+            Machine(
+                "a",
+                (devices[0],),
+            ),
+            Machine("b", (devices[1],)),
+        )
+    )
     config = px.ParallaxConfig(sync=False, alpha_threshold=2.0, **options)
     return px.get_runner(linear_loss, PARAMS, optax.sgd(1.0), machines, config)
 
@@ -43,7 +51,15 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_nothing_else(max_staleness
     bad = (
         0 if max_staleness else 1
     )  # whose gradients are applied before the other replica begins with the next batch
-    runner.run(a_batch(*np.where(np.arange(2) == bad, np.nan, 1)))
+    runner.run(
+        a_batch(
+            *np.where(
+                np.arange(2) == bad,
+                np.nan,
+                1,
+            )
+        )
+    )
     with pytest.raises(
         ParameterError, match=f"step 1, gradients.*of replica {bad} in step 1 were dropped"
     ):

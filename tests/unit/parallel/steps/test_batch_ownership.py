@@ -29,7 +29,11 @@ def batches(n=4):
     for _ in range(n):
         x = rng.normal(size=(8, 3)).astype(np.float32)
         y = rng.normal(size=8).astype(np.float32)
-        yield {"ids": rng.integers(0, 20, 8).astype(np.int32), "x": x, "y": y}
+        yield {
+            "ids": rng.integers(0, 20, 8).astype(np.int32),
+            "x": x,
+            "y": y,
+        }
 
 
 def make(**options):

@@ -39,7 +39,12 @@ def batches(n=5):
     rng = np.random.default_rng(0)
     result = []
     for _ in range(n):
-        result.append({"ids": rng.integers(0, 12, 8), "y": rng.normal(size=8).astype(np.float32)})
+        result.append(
+            {
+                "ids": rng.integers(0, 12, 8),
+                "y": rng.normal(size=8).astype(np.float32),
+            }
+        )
     return result
 
 
@@ -94,7 +99,14 @@ def expected(tx, max_staleness):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "threshold",
-    [pytest.param(1e-3, id="dense", marks=pytest.mark.nightly), pytest.param(2.0, id="table")],
+    [
+        pytest.param(
+            1e-3,
+            id="dense",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(2.0, id="table"),
+    ],
 )
 @pytest.mark.parametrize("name", REMEDIES)
 def test_a_remedy_is_told_how_old_gradients_are(name, threshold):
@@ -119,7 +131,13 @@ def test_a_remedy_is_told_how_old_gradients_are(name, threshold):
 @pytest.mark.parametrize("sync", [True, pytest.param(False, marks=pytest.mark.users)])
 def test_without_staleness_it_is_the_plain_optimizer(sync):
     found = []
-    for tx in (optax.sgd(0.1, 0.5), optax.chain(optax.sgd(0.1, 0.5), optim.scale_by_staleness())):
+    for tx in (
+        optax.sgd(0.1, 0.5),
+        optax.chain(
+            optax.sgd(0.1, 0.5),
+            optim.scale_by_staleness(),
+        ),
+    ):
         runner = make(
             tx,
             sync=sync,

@@ -128,7 +128,12 @@ def test_half_precision_is_summed_in_single_precision():
         one_machine,
         config,
     )
-    runner.run({"ids": np.zeros(4, np.int32), "y": np.array([256, 1, 1, 1], jnp.bfloat16)})
+    runner.run(
+        {
+            "ids": np.zeros(4, np.int32),
+            "y": np.array([256, 1, 1, 1], jnp.bfloat16),
+        }
+    )
     assert runner.params["w"].tolist() == runner.params["table"][0].tolist() == [-260, -260]
 
 

@@ -50,7 +50,15 @@ def counting(folder):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 @pytest.mark.parametrize(
-    "faults", [(), pytest.param((1, 0), marks=pytest.mark.nightly)], ids=["", "lost"]
+    "faults",
+    [
+        (),
+        pytest.param(
+            (1, 0),
+            marks=pytest.mark.nightly,
+        ),
+    ],
+    ids=["", "lost"],
 )
 def test_every_gradient_counts_once_although_processes_are_lost(faults, tmp_path):
     wanted = collections.defaultdict(float)
@@ -68,7 +76,15 @@ def test_every_gradient_counts_once_although_processes_are_lost(faults, tmp_path
                 kill(runner.hosts[faults[number == 4]], signal.SIGKILL)
                 assert np.isfinite(metrics.loss)  # it is read when its process may be gone
         with pytest.raises(ParameterError, match="of replica 1 in step 8 were dropped"):
-            runner.run({**counted_batch(7), "y": np.array([1, 1, 1, 1, 1, np.nan], np.float32)})
+            runner.run(
+                {
+                    **counted_batch(7),
+                    "y": np.array(
+                        [1, 1, 1, 1, 1, np.nan],
+                        np.float32,
+                    ),
+                }
+            )
             runner.wait()
         for row in counted_batch(7)["ids"][:3]:
             wanted[int(row)] += 1.0

@@ -89,7 +89,13 @@ def test_a_padded_pack_ends_where_the_next_can_begin(n_sections, size):
 def kept(memory, first, size=16, n_lines=5, n=3):
     """Some packs that were decided together: each, and where it begins."""
     length = n_lines * size
-    whole, start = memory.keep(np.arange(first, first + n * length, dtype=np.int32))
+    whole, start = memory.keep(
+        np.arange(
+            first,
+            first + n * length,
+            dtype=np.int32,
+        )
+    )
     places = [start + i * length for i in range(n)]
     return [whole[place : place + length] for place in places], places
 
@@ -120,7 +126,10 @@ def test_neighbours_are_read_in_place():
     found, places = kept(memory, 0)
     assert np.shares_memory(packs.stack_packs(found, places, 16, 16), found[0])
     assert packs.stack_packs(found, places, 16, 16).ctypes.data % 64 == 0
-    assert not np.shares_memory(packs.stack_packs(found[::2], places[::2], 16, 16), found[0])
+    assert not np.shares_memory(
+        packs.stack_packs(found[::2], places[::2], 16, 16),
+        found[0],
+    )
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
@@ -147,5 +156,10 @@ def test_what_is_kept_stays():
 
 
 def test_a_pack_larger_than_a_piece_of_memory():
-    whole, start = packs.PackMemory().keep(np.ones(2 * packs.PIECE_LENGTH, np.int32))
+    whole, start = packs.PackMemory().keep(
+        np.ones(
+            2 * packs.PIECE_LENGTH,
+            np.int32,
+        )
+    )
     assert whole[start : start + 2 * packs.PIECE_LENGTH].all()

@@ -96,7 +96,13 @@ def test_the_threshold_is_an_option():
 
 
 def test_printed():
-    text = str(find_sparse(lambda p, ids: end(p, p["T"][ids]), PARAMS, IDS))
+    text = str(
+        find_sparse(
+            lambda p, ids: end(p, p["T"][ids]),
+            PARAMS,
+            IDS,
+        )
+    )
     assert re.fullmatch(
         r"\['T'\]  float32\[97, 4\]  sparse  1 read: gather promise_in_bounds \(test_detect\.py:\d+\)\n"
         r"\['W'\]  float32\[4, 4\]   dense   4 rows, fewer than 8",

@@ -71,7 +71,10 @@ def test_updated_rows_are_neighbours_by_the_oracles_random_numbers(row_dtype, se
     narrow.update(stored, np.arange(20), moved, ids, version)
     oracle.update(ids, moved, version)
     assert (narrow.read(stored) == oracle.rows[ids].astype(np.float32)).all()
-    gap = gaps(row_dtype, np.abs(np.ldexp(moved.astype(np.float64), -exponents(stored))))
+    gap = gaps(
+        row_dtype,
+        np.abs(np.ldexp(moved.astype(np.float64), -exponents(stored))),
+    )
     assert (np.abs(narrow.read(stored) - moved) < np.ldexp(gap, exponents(stored))).all()
 
 
@@ -86,7 +89,13 @@ def test_the_mean_is_right(row_dtype, what):
     if what == "rows":
         stored = np.repeat(first, n, axis=0)
         narrow = NarrowRows(row_dtype, (40,))
-        narrow.update(stored, np.arange(n), np.repeat(row, n, axis=0), np.arange(n), 1)
+        narrow.update(
+            stored,
+            np.arange(n),
+            np.repeat(row, n, axis=0),
+            np.arange(n),
+            1,
+        )
         read = narrow.read(stored)
     else:
         read = np.empty((n, 40), np.float32)
@@ -94,10 +103,20 @@ def test_the_mean_is_right(row_dtype, what):
             narrow = NarrowRows(row_dtype, (40,), i if what == "seeds" else 0)
             stored = first.copy()
             narrow.update(
-                stored, np.zeros(1, int), row, np.zeros(1, int), i % 7 if what == "seeds" else i
+                stored,
+                np.zeros(
+                    1,
+                    int,
+                ),
+                row,
+                np.zeros(1, int),
+                i % 7 if what == "seeds" else i,
             )
             read[i] = narrow.read(stored)[0]
-    gap = np.ldexp(gaps(row_dtype, np.abs(np.ldexp(row, -exponents(first)))), exponents(first))
+    gap = np.ldexp(
+        gaps(row_dtype, np.abs(np.ldexp(row, -exponents(first)))),
+        exponents(first),
+    )
     error = np.abs(read.astype(np.float64).mean(axis=0) - row)
     assert (error <= 5 * gap / 2 / np.sqrt(n)).all()
     assert len(np.unique(read, axis=0)) > n / 2
@@ -121,7 +140,13 @@ def test_the_scale_is_the_smallest_with_which_the_row_fits():
     stored = narrow.stored(np.array([[127, 5]], np.float32))
     one = np.zeros(1, int)
     for largest, exponent in ((127, 0), (128, 1), (60, -1), (64, 0), (63.5, -1), (0, -100)):
-        narrow.update(stored, one, np.array([[largest, 0]], np.float32), one, 0)
+        narrow.update(
+            stored,
+            one,
+            np.array([[largest, 0]], np.float32),
+            one,
+            0,
+        )
         assert exponents(stored)[0, 0] == exponent, largest
 
 

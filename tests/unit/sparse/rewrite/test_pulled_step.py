@@ -124,7 +124,11 @@ def test_ids_of_a_scan_come_step_by_step():
 
 @pytest.mark.parametrize(
     ("mode", "ids"),
-    [("clip", [0, 96, 0, 3]), ("fill", [97, 97, 97, 3]), ("promise_in_bounds", [0, 96, 0, 3])],
+    [
+        ("clip", [0, 96, 0, 3]),
+        ("fill", [97, 97, 97, 3]),
+        ("promise_in_bounds", [0, 96, 0, 3]),
+    ],
 )
 def test_ids_outside_the_table(mode, ids):
     outside = jnp.array([-98 - V, 97, -V - 1, 3])
@@ -378,7 +382,11 @@ def test_dense_parameters_that_do_not_fit(program, dense, message):
 
 @pytest.mark.parametrize(
     ("rows", "got"),
-    [({}, "none"), ({PATH: T[:6, :2]}, r"float32\[6,2\]"), ({PATH: T[0]}, r"float32\[4\]")],
+    [
+        ({}, "none"),
+        ({PATH: T[:6, :2]}, r"float32\[6,2\]"),
+        ({PATH: T[0]}, r"float32\[4\]"),
+    ],
     ids=["missing", "too narrow", "one row"],
 )
 def test_rows_that_do_not_fit(program, rows, got):

@@ -188,7 +188,12 @@ def program_of(n, read):
 
 
 @pytest.mark.parametrize(
-    "read", [at, lambda t, i: jnp.take(t, i, axis=0) * 2, lambda t, i: t[i[:, None]].sum(1)]
+    "read",
+    [
+        at,
+        lambda t, i: jnp.take(t, i, axis=0) * 2,
+        lambda t, i: t[i[:, None]].sum(1),
+    ],
 )
 def test_a_program_is_as_long_for_many_tables_as_for_few(read):
     sizes = []
@@ -223,7 +228,10 @@ def test_a_stack_knows_its_parameters():
         2,
     ]
     parts = {}
-    for path, ids, values in stack.parts(np.array([9, 0, 6]), np.arange(3)):
+    for path, ids, values in stack.parts(
+        np.array([9, 0, 6]),
+        np.arange(3),
+    ):
         parts[path] = (ids.tolist(), values.tolist())
     assert parts == {"b": ([0], [1]), "a": ([1], [2]), "c": ([1], [0])}
 

@@ -99,7 +99,10 @@ def batches(rng, n):
         ids = {}
         for column in IDS.values():
             ids[column] = rng.integers(0, 50, (8, 3))
-        yield {**ids, "y": rng.normal(size=(8, 4)).astype(np.float32)}
+        yield {
+            **ids,
+            "y": rng.normal(size=(8, 4)).astype(np.float32),
+        }
 
 
 def a_runner(machines, mode, tx):

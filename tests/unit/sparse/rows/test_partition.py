@@ -12,7 +12,13 @@ from ampjax.sparse.rows.row_kernels import FINE_ROWS, padded_size
 
 N_ROWS = 12
 DTYPES = [np.float32, np.float64, np.float16, jnp.bfloat16]
-SHAPES = [(), (1,), (5,), (3, 2), (0,)]
+SHAPES = [
+    (),
+    (1,),
+    (5,),
+    (3, 2),
+    (0,),
+]
 
 
 @pytest.mark.parametrize("is_mapped", [False, True])

@@ -58,7 +58,16 @@ def table(processes, name="sgd", values=VALUES, **settings):
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("adam", {"mode": "faithful", "max_lag": 2}), ("sgd", {"wire_dtype": jnp.bfloat16})],
+    [
+        (
+            "adam",
+            {
+                "mode": "faithful",
+                "max_lag": 2,
+            },
+        ),
+        ("sgd", {"wire_dtype": jnp.bfloat16}),
+    ],
     ids=["adam", "bfloat16"],
 )
 def test_all_that_a_table_does_is_the_same_bit_for_bit(processes, tmp_path, name, settings):
@@ -71,7 +80,13 @@ def test_all_that_a_table_does_is_the_same_bit_for_bit(processes, tmp_path, name
         more = np.arange(turn)
         grads = rng.normal(size=(6, 3)).astype(np.float32)
         for t in tables:
-            t.apply(t.aggregate(more, ONES[:turn], t.aggregate(ids, grads, columns=(1, 3))))
+            t.apply(
+                t.aggregate(
+                    more,
+                    ONES[:turn],
+                    t.aggregate(ids, grads, columns=(1, 3)),
+                )
+            )
         assert (tables[0].pull(ids, columns=(0, 2)) == tables[1].pull(ids, columns=(0, 2))).all()
         if turn == 1:
             [t.resplit(5, servers=[0, 1, 1, 0, 1]) for t in tables]

@@ -33,7 +33,15 @@ OPEN = Request(KEY, "open", (SETTINGS, 0), number=1)
 
 
 def push(value, client, number):
-    work = {0: (np.array([3]), np.array([value], np.float32))}
+    work = {
+        0: (
+            np.array([3]),
+            np.array(
+                [value],
+                np.float32,
+            ),
+        )
+    }
     return Request(
         KEY,
         "receive",
@@ -86,7 +94,15 @@ def test_a_request_waits_for_all_pushes_and_each_counts_once(clients):
     driver, first, second = clients
     driver.send(OPEN)
     assert driver.answer().error is None
-    driver.send(Request(KEY, "rows", (5,), number=2, needs=ServerNeeds(update=5, clients=2)))
+    driver.send(
+        Request(
+            KEY,
+            "rows",
+            (5,),
+            number=2,
+            needs=ServerNeeds(update=5, clients=2),
+        )
+    )
     second.send(push(2.0, 1, 1))
     second.send(push(2.0, 1, 2))  # once more, as another request
     second.send(Request(KEY, "history", (), number=3))
@@ -101,7 +117,15 @@ def test_a_pull_waits_for_an_update(clients):
     driver, first, _ = clients
     driver.send(OPEN)
     driver.answer()
-    first.send(Request(KEY, "history", (), number=1, needs=ServerNeeds(updates=1)))
+    first.send(
+        Request(
+            KEY,
+            "history",
+            (),
+            number=1,
+            needs=ServerNeeds(updates=1),
+        )
+    )
     first.send(Request(KEY, "history", (), number=2))
     assert first.answer().number == 2
     assert first.answer(0.0) is None
@@ -121,7 +145,15 @@ def test_an_update_waits_for_pulls_that_were_announced(clients):
     driver, first, second = clients
     driver.send(OPEN)
     driver.answer()
-    driver.send(Request(KEY, "history", (), number=2, needs=ServerNeeds(pulls=2)))
+    driver.send(
+        Request(
+            KEY,
+            "history",
+            (),
+            number=2,
+            needs=ServerNeeds(pulls=2),
+        )
+    )
     first.send(pull(1, announced=True))
     second.send(pull(1))  # one of which nobody was told
     assert [first.answer().number, second.answer().number] == [1, 1]

@@ -59,7 +59,13 @@ def place(name, tmp_path, partitions):
 
 
 pushes = st.lists(
-    st.tuples(st.lists(st.integers(0, N_ROWS - 1), max_size=8).map(np.array), st.integers(0, 999)),
+    st.tuples(
+        st.lists(
+            st.integers(0, N_ROWS - 1),
+            max_size=8,
+        ).map(np.array),
+        st.integers(0, 999),
+    ),
     min_size=1,
     max_size=6,
 )

@@ -36,7 +36,14 @@ def steps(seed, n=4, rows=6):
     """Row ids with duplicates, and gradients whose sums are exact."""
     rng = np.random.default_rng(seed)
     for _ in range(n):
-        yield rng.integers(0, 23, rows), (rng.integers(-8, 9, (rows, 3)) / 4).astype(np.float32)
+        yield (
+            rng.integers(
+                0,
+                23,
+                rows,
+            ),
+            (rng.integers(-8, 9, (rows, 3)) / 4).astype(np.float32),
+        )
 
 
 # ---- pull and push ---------------------------------------------------------------------------------------------------
@@ -100,7 +107,11 @@ def test_lazy_updates_touched_rows_only(name):
 def test_faithful_is_plain_optax_for_rows_left_behind_longer_than_the_history(name):
     t = table(name, mode="faithful", max_lag=2, partitions=2)
     wanted = Dense(name, VALUES)
-    for ids, grads in [*steps(3, n=5, rows=2), *steps(4, n=1, rows=0), *steps(5, n=2)]:
+    for ids, grads in [
+        *steps(3, n=5, rows=2),
+        *steps(4, n=1, rows=0),
+        *steps(5, n=2),
+    ]:
         t.push(ids, grads)
         wanted.update(ids, grads)
         assert worst(t.pull([0, 5]), wanted.params[np.array([0, 5])]) < 1e-5
@@ -213,7 +224,13 @@ def test_a_table_is_not_copied_without_its_rows(copied):
 
 
 def test_rows_of_any_rank_and_half_precision():
-    values = jnp.ones((5,), jnp.bfloat16), jnp.ones((5, 2, 2), jnp.float16)
+    values = (
+        jnp.ones((5,), jnp.bfloat16),
+        jnp.ones(
+            (5, 2, 2),
+            jnp.float16,
+        ),
+    )
     for v in values:
         t = Table(v, optax.sgd(0.5), partitions=2)
         t.push(
@@ -342,7 +359,13 @@ def test_some_columns_may_travel():
     t = table("adagrad", partitions=3)
     whole = table("adagrad", partitions=3)
     assert (t.pull([5, 1, 5], columns=(1, 3)) == VALUES[[5, 1, 5]] * [0, 1, 1]).all()
-    t.apply(t.aggregate([5, 1, 5], ONES, columns=(1, 3)))
+    t.apply(
+        t.aggregate(
+            [5, 1, 5],
+            ONES,
+            columns=(1, 3),
+        )
+    )
     whole.push(
         [5, 1, 5],
         ONES * np.array([0, 1, 1], np.float32),
@@ -604,9 +627,9 @@ PUSHES = {
     "ids of booleans": ([True, False, True], ONES, "push, row ids: expected integers, got bool."),
     "ids with two axes": ([[0, 1, 2]], ONES, "push, row ids: expected one axis, [n], got shape (1, 3)."),
     "too few gradients": ([0, 1], ONES, "push, gradients: expected shape (2, 3), got (3, 3)."),
-    "wrong row": ([0, 1, 2], np.ones((3, 2), np.float32), "push, gradients: expected shape (3, 3), got (3, 2)."),
+    "wrong row": ([0, 1, 2], np.ones((3, 2), np.float32,), "push, gradients: expected shape (3, 3), got (3, 2)."),
     "float64": ([0, 1, 2], np.ones((3, 3)), "push, gradients: expected float32, got float64."),
-    "integers": ([0, 1, 2], np.ones((3, 3), np.int32), "push, gradients: expected float32, got int32."),
+    "integers": ([0, 1, 2], np.ones((3, 3), np.int32,), "push, gradients: expected float32, got int32."),
     "NaN": ([0, 20, 2], NAN, "push, gradients: expected finite numbers, got nan in row 20."),
     "infinite": ([0, 1, 21], INF, "push, gradients: expected finite numbers, got inf in row 21."),
     "sum overflows": ([7, 7, 7], ONES * 3e38, "push, gradients: expected finite numbers, got inf in row 7."),

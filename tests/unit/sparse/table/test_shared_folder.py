@@ -212,7 +212,10 @@ def test_the_settings_with_another_folder_are_for_a_table_there(tmp_path, is_the
     other.push([4], ONES)
     np.testing.assert_array_equal(first.dense(), VALUES)
     np.testing.assert_array_equal(other.dense()[1], VALUES[1] + 1)
-    np.testing.assert_array_equal(other.dense()[0], ONES[0] if is_there else VALUES[0] + 1)
+    np.testing.assert_array_equal(
+        other.dense()[0],
+        ONES[0] if is_there else VALUES[0] + 1,
+    )
     again = Table(VALUES, ROW_WISE["sgd"], **first.settings)
     np.testing.assert_array_equal(again.dense(), VALUES)
 
@@ -437,7 +440,15 @@ CHILD = f"""
 
 def child(folder, process, n_pushes, cut=""):
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(CHILD), folder, str(process), str(n_pushes), cut],
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(CHILD),
+            folder,
+            str(process),
+            str(n_pushes),
+            cut,
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -88,7 +88,10 @@ def test_it_doubles_before_anybody_loses_a_row():
 
 def test_ids_have_any_shape_and_integer_dtype():
     vocabulary = px.Vocabulary(9)
-    ids = np.array([3, -1, 3, 7], np.int8).reshape(2, 2)
+    ids = np.array([3, -1, 3, 7], np.int8).reshape(
+        2,
+        2,
+    )
     rows, _ = vocabulary.admit(ids)
     assert rows.reshape(-1).tolist() == [1, 2, 1, 3]
     assert vocabulary.rows(jnp.array(7)) == 3

@@ -147,7 +147,13 @@ def test_outputs_of_elements_come_in_order():
 def test_sums_of_gradients_and_frozen_nodes_and_settings_of_single_nodes():
     def parts(p, s):
         h = amp.mean(
-            amp.map(amp.node("table", tx=optax.sgd(0.3))(lambda w: p["embed"][w]), s["words"])
+            amp.map(
+                amp.node(
+                    "table",
+                    tx=optax.sgd(0.3),
+                )(lambda w: p["embed"][w]),
+                s["words"],
+            )
         )
         return (h @ p["linear"]["w"] + p["linear"]["b"] - s["y"]) ** 2
 

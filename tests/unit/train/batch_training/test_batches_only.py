@@ -261,7 +261,10 @@ def test_keys_without_arrays_stay_as_they_are():
 def test_settings_of_single_nodes_are_refused(options):
     def model(p, s):
         def step(h, word):
-            add = amp.node("add", **options)(lambda table, h: jnp.tanh(h + table[0]))
+            add = amp.node(
+                "add",
+                **options,
+            )(lambda table, h: jnp.tanh(h + table[0]))
             return add(p["embed"], h), ()
 
         h, _ = amp.scan(step, jnp.zeros(H), s["words"])
@@ -280,7 +283,10 @@ def test_settings_of_single_nodes_are_refused(options):
 def test_two_outputs_with_one_name_are_refused():
     def model(p, s):
         amp.output("told", s["words"])
-        amp.map(lambda word: amp.output("told", p["embed"][word]), s["words"])
+        amp.map(
+            lambda word: amp.output("told", p["embed"][word]),
+            s["words"],
+        )
         return jnp.sum(p["embed"])
 
     with pytest.raises(GraphError, match="expected a name of its own for each output, got `told`"):

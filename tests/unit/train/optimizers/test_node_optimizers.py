@@ -213,7 +213,10 @@ def test_gradients_that_were_accumulated_before_are_part_of_the_next_round():
 
 
 def test_a_node_has_a_transform_of_its_own_in_rounds_too():
-    first = amp.node("first", tx=optax.sgd(0.5))(lambda p, x: jnp.tanh(x @ p["w"]))
+    first = amp.node(
+        "first",
+        tx=optax.sgd(0.5),
+    )(lambda p, x: jnp.tanh(x @ p["w"]))
 
     def function(p, e):
         return jnp.sum((first(p["a"], e["x"]) @ p["b"]["w"]) ** 2)

@@ -194,7 +194,12 @@ def test_what_can_not_be_assigned_says_so():
             "f0": optax.adam(0.1).init(np.float32(1)),
         }
     with pytest.raises(ParameterError, match=r"expected an array of shape \(\), got \(2,\)"):
-        trainer.opt_state = {"f0": jax.tree.map(lambda x: np.zeros(2), before["f0"])}
+        trainer.opt_state = {
+            "f0": jax.tree.map(
+                lambda x: np.zeros(2),
+                before["f0"],
+            )
+        }
     with pytest.raises(ParameterError, match=r"expected int32 numbers, got 'fast'"):
         trainer.opt_state = {"f0": jax.tree.map(lambda x: "fast", before["f0"])}
     jax.tree.map(np.testing.assert_array_equal, trainer.opt_state, before)

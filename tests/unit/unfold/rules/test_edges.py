@@ -14,7 +14,15 @@ from ampjax.unfold.rules.edges import DispatchEdges, EdgeIndex
 @st.composite
 def edges(draw):
     """Some messages of up to five rows, and up to eight edges on each of three ways of each; their rows."""
-    sizes = np.array(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
+    sizes = np.array(
+        draw(
+            st.lists(
+                st.integers(1, 5),
+                min_size=1,
+                max_size=4,
+            )
+        )
+    )
     counts = np.array(
         draw(
             st.lists(
@@ -99,5 +107,8 @@ def test_remembered_edges_are_those_of_the_topologies_not_of_the_slots():
     found = index.of(handles, sizes)
     assert index.of(handles, sizes) is found
     maps[0] = other
-    assert np.array_equal(index.of(handles, sizes).senders, index.of(np.array([1]), sizes).senders)
+    assert np.array_equal(
+        index.of(handles, sizes).senders,
+        index.of(np.array([1]), sizes).senders,
+    )
     assert index.of(handles, sizes) is not found

@@ -23,7 +23,10 @@ def join(n=2, by=None):
 
 def states(keys):
     """Instance and handle are the key's first number; `a` and `b` its others."""
-    return np.array([[7 + s, s, a, b] for s, a, b in keys], np.int64).reshape(
+    return np.array(
+        [[7 + s, s, a, b] for s, a, b in keys],
+        np.int64,
+    ).reshape(
         -1,
         4,
     )
@@ -43,7 +46,14 @@ KEYS = st.lists(
 @given(n=st.integers(2, 3), keys=KEYS, data=st.data())
 def test_messages_meet_once_each_port_has_one(n, keys, data):
     events = data.draw(st.permutations([(port, key) for key in keys for port in range(n)]))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(events)), max_size=4)))
+    cuts = sorted(
+        data.draw(
+            st.lists(
+                st.integers(0, len(events)),
+                max_size=4,
+            )
+        )
+    )
     table = join(n)
     here = {}
     cell = 0
@@ -135,5 +145,10 @@ def test_two_messages_of_one_key_at_a_port(keys, copies):
         table.put(
             0,
             states(keys),
-            np.full(len(keys), 2) if copies else np.arange(2, 2 + len(keys)),
+            np.full(len(keys), 2)
+            if copies
+            else np.arange(
+                2,
+                2 + len(keys),
+            ),
         )

@@ -42,7 +42,11 @@ def states(keys):
 @given(
     st.lists(
         st.lists(
-            st.tuples(st.integers(0, 5000), st.integers(-3, 15), st.integers(0, 15)),
+            st.tuples(
+                st.integers(0, 5000),
+                st.integers(-3, 15),
+                st.integers(0, 15),
+            ),
             min_size=1,
             max_size=20,
             unique=True,
@@ -108,7 +112,14 @@ def test_keys_of_instances_alone_have_numbers_however_many_there_are(handle):
 
 
 @pytest.mark.parametrize(
-    ("handles", "room"), [(4, CODED_LIMIT), (4096, CODED_LIMIT), (4, 8), (4096, 8192), (4096, 0)]
+    ("handles", "room"),
+    [
+        (4, CODED_LIMIT),
+        (4096, CODED_LIMIT),
+        (4, 8),
+        (4096, 8192),
+        (4096, 0),
+    ],
 )
 def test_a_join_of_many_instances_is_as_of_few(handles, room):
     """Each instance's messages of ten steps come wave by wave, at one port in rising and at the other in falling order."""

@@ -41,7 +41,10 @@ def ggnn():
             lambda s: s.step < s.n,
         )
         h.connect(start, more)
-        rows = ag.replicate(ag.ppt("out", amp.nn.Linear(8, 2)), n=2)(ag.ungroup(done, "row"))
+        rows = ag.replicate(
+            ag.ppt("out", amp.nn.Linear(8, 2)),
+            n=2,
+        )(ag.ungroup(done, "row"))
         pooled = ag.reduce(
             "pool",
             jax.ops.segment_sum,

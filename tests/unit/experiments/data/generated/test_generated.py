@@ -215,7 +215,17 @@ def test_points_lie_near_their_spiral() -> None:
 
 
 def test_columns_list_the_root_first_and_children_in_order() -> None:
-    tree = as_columns(Node(5, 0, [Node(1, 1), Node(6, 2, [Node(2, 3)]), Node(3, 4)]))
+    tree = as_columns(
+        Node(
+            5,
+            0,
+            [
+                Node(1, 1),
+                Node(6, 2, [Node(2, 3)]),
+                Node(3, 4),
+            ],
+        )
+    )
     assert tree.value["word"].tolist() == [5, 1, 6, 2, 3] and tree.value["label"].tolist() == [
         0,
         1,

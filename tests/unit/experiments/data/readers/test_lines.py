@@ -189,7 +189,11 @@ def test_vectors_whose_line_ends_are_lost_or_that_are_fewer_than_counted_are_tol
             ["word9"],
             2,
         )
-    assert glove.table(write(tmp_path, "\n".join(["10 2", *vectors]).encode()), ["word9"], 2)
+    assert glove.table(
+        write(tmp_path, "\n".join(["10 2", *vectors]).encode()),
+        ["word9"],
+        2,
+    )
     with pytest.raises(
         DataError,
         match=r"line 1: expected a count of the file's words, 9, got 10\. The file was cut off",

@@ -180,7 +180,13 @@ def test_the_directory_may_lie_too(tmp_path: Path) -> None:
         mu=header((4,)) + bytes(8),
     )
     data = path.read_bytes()
-    sizes = (len(content) - 8).to_bytes(4, "little"), len(content).to_bytes(4, "little")
+    sizes = (
+        (len(content) - 8).to_bytes(
+            4,
+            "little",
+        ),
+        len(content).to_bytes(4, "little"),
+    )
     path.write_bytes(data.replace(*sizes))
     refused(path, "a readable .npz archive of arrays, got EOFError")
 

@@ -90,10 +90,27 @@ def experts(top: int) -> Any:
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(5):
-        rows.append(rng.normal(size=(int(rng.integers(1, 6)), 6)).astype(np.float32))
+        rows.append(
+            rng.normal(
+                size=(
+                    int(
+                        rng.integers(
+                            1,
+                            6,
+                        )
+                    ),
+                    6,
+                )
+            ).astype(np.float32)
+        )
     plain = []
     for x in rows:
-        plain.append({"x": x, "label": np.argmax(x[:, :3], 1).astype(np.int32)})
+        plain.append(
+            {
+                "x": x,
+                "label": np.argmax(x[:, :3], 1).astype(np.int32),
+            }
+        )
     params = mixture.init(KEY, sizes)
     params["gate"] = jax.tree.map(
         lambda leaf: rng.normal(size=leaf.shape).astype(np.float32),

@@ -12,7 +12,19 @@ from experiments.models.layers.dropout import Dropout, dropout
 
 pytestmark = [pytest.mark.slow, pytest.mark.users]
 
-SHAPES = st.sampled_from([(), (1,), (2,), (7,), (150,), (3, 5), (2, 1, 4), (0,), (3, 0)])
+SHAPES = st.sampled_from(
+    [
+        (),
+        (1,),
+        (2,),
+        (7,),
+        (150,),
+        (3, 5),
+        (2, 1, 4),
+        (0,),
+        (3, 0),
+    ]
+)
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1, width=32), SHAPES)
@@ -25,7 +37,15 @@ def test_the_same_draws(seed, p, shape):
 
 
 @pytest.mark.parametrize(
-    "key", [jax.random.PRNGKey(3), jax.random.key(3, impl="rbg")], ids=["raw", "rbg"]
+    "key",
+    [
+        jax.random.PRNGKey(3),
+        jax.random.key(
+            3,
+            impl="rbg",
+        ),
+    ],
+    ids=["raw", "rbg"],
 )
 def test_other_keys(key):
     np.testing.assert_array_equal(
@@ -49,7 +69,15 @@ def test_other_settings(setting):
 
 
 @pytest.mark.parametrize(
-    "p", [jnp.bfloat16(0.3), np.float16(0.3), np.full(40, 0.3), -0.1, 600.0, float("nan")]
+    "p",
+    [
+        jnp.bfloat16(0.3),
+        np.float16(0.3),
+        np.full(40, 0.3),
+        -0.1,
+        600.0,
+        float("nan"),
+    ],
 )
 def test_other_probabilities(p):
     key = jax.random.key(3)
@@ -69,7 +97,14 @@ def test_probabilities_that_are_traced():
 
 
 @pytest.mark.parametrize(
-    "keys", [jax.random.split(jax.random.key(1), 3), jax.random.split(jax.random.PRNGKey(1), 2)]
+    "keys",
+    [
+        jax.random.split(jax.random.key(1), 3),
+        jax.random.split(
+            jax.random.PRNGKey(1),
+            2,
+        ),
+    ],
 )
 def test_several_keys_are_refused_as_jax_does(keys):
     with pytest.raises((TypeError, ValueError), match="single key"):

@@ -12,7 +12,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 
 def test_padding_counts_neither_in_the_loss_nor_in_the_metric() -> None:
-    logits = jnp.array([[0.0, 1.0, 2.0], [3.0, 0.0, 0.0], [9.0, 9.0, -9.0]])
+    logits = jnp.array(
+        [
+            [0.0, 1.0, 2.0],
+            [3.0, 0.0, 0.0],
+            [9.0, 9.0, -9.0],
+        ]
+    )
     loss, metrics = labelled_cross_entropy(
         logits,
         jnp.array([2, 1, -1]),
