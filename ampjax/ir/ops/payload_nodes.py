@@ -77,14 +77,7 @@ class Compute(PayloadOp):
             )
         result = []
         for o in outs:
-            result.append(
-                WireType(
-                    tuple(o.shape),
-                    np.dtype(o.dtype),
-                    fields,
-                    types[0].ragged,
-                )
-            )
+            result.append(WireType(tuple(o.shape), np.dtype(o.dtype), fields, types[0].ragged))
         return tuple(result)
 
 
@@ -149,12 +142,7 @@ class RouteBy(PayloadOp):
                 "Let an npt compute the choice, for example by `argmax`.",
             )
         self._try_assume(f"{where}, assume", sample(fields))
-        return (
-            replace(
-                types[0],
-                fields=tuple(dict.fromkeys((*fields, *self.names))),
-            ),
-        )
+        return (replace(types[0], fields=tuple(dict.fromkeys((*fields, *self.names)))),)
 
     def assumed(self, where: str, state: State) -> np.ndarray:
         """Gives the choices that are assumed where nothing is computed.
@@ -284,13 +272,7 @@ class Reduce(PayloadOp):
                 f"{structure(out)}",
                 "Use a segment operation such as `jax.ops.segment_sum`.",
             )
-        return (
-            WireType(
-                tuple(out.shape[1:]),
-                np.dtype(out.dtype),
-                types[0].fields,
-            ),
-        )
+        return (WireType(tuple(out.shape[1:]), np.dtype(out.dtype), types[0].fields),)
 
 
 @dataclass(frozen=True)

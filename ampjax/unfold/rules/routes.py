@@ -145,27 +145,11 @@ class Router:
             step.node.op.function,
             self._state(step, batch),
         )
-        return [
-            (
-                0,
-                MessageBatch(
-                    self._check_states(step, after, batch.states),
-                    batch.messages,
-                ),
-            )
-        ]
+        return [(0, MessageBatch(self._check_states(step, after, batch.states), batch.messages))]
 
     def _flatmap(self, step: ControlStep, batch: MessageBatch) -> Parts:
         of, i = self._count_copies(step, batch)
-        return [
-            (
-                0,
-                MessageBatch(
-                    self._new_states(step, batch.states[of], i),
-                    batch.messages[of],
-                ),
-            )
-        ]
+        return [(0, MessageBatch(self._new_states(step, batch.states[of], i), batch.messages[of]))]
 
     def _repeat(self, step: ControlStep, batch: MessageBatch) -> Parts:
         of, _ = self._count_copies(step, batch)
@@ -185,15 +169,7 @@ class Router:
         of = np.repeat(np.arange(len(sizes)), sizes)
         i = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         states = self._new_states(step, batch.states[of], i)
-        return [
-            (
-                0,
-                MessageBatch(
-                    states,
-                    self._table.view(batch.messages[of], rows),
-                ),
-            )
-        ]
+        return [(0, MessageBatch(states, self._table.view(batch.messages[of], rows)))]
 
     def _distribute(self, step: ControlStep, batch: MessageBatch) -> Parts:
         node = step.node
@@ -239,11 +215,9 @@ class Router:
         """Makes `count(s)` copies of each message: for each copy, the message's position in the batch, and the copy's number."""
         where = f"node `{step.node.name}`, count"
         state = self._state(step, batch)
-        counts = column(
-            where,
-            apply(where, step.node.op.count, state),
-            len(batch.messages),
-        ).astype(np.int64)
+        counts = column(where, apply(where, step.node.op.count, state), len(batch.messages)).astype(
+            np.int64
+        )
         if (counts < 0).any():
             bad = state.take(np.flatnonzero(counts < 0)[:1])
             raise MessageError(
