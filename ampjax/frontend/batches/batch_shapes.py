@@ -18,6 +18,9 @@ from ampjax.frontend.batches.row_program import PackedBatches, RowProgram
 from ampjax.frontend.batches.row_tables import Examples, Sizes, fine, rounded
 from ampjax.frontend.instance_columns import Columns
 
+LONGEST_RUN = 16
+"""So many batches are packed together at most."""
+
 MOST_SHAPES = 4
 """How many shapes there are, at most, unless a batch fits none of them."""
 
@@ -63,6 +66,35 @@ class Shape:
     numbers: np.ndarray
 
 
+@dataclass
+class _Run:
+    """The number of batches to pack together: fewer where some batch often lacks room in the first shape.
+
+    Args:
+      length: How many.
+      n_packed: How many batches had room since then.
+    """
+
+    length: int = LONGEST_RUN
+    n_packed: int = 0
+
+    def note(self, n: int, had_room: bool) -> None:
+        """Notes whether some batches had room.
+
+        Args:
+          n: How many.
+          had_room: Whether all had.
+        """
+        if not had_room:
+            self.length = max(n // 2, 1)
+            self.n_packed = 0
+            return
+        self.n_packed += n
+        if self.n_packed >= 2 * LONGEST_RUN:
+            self.length = min(2 * self.length, LONGEST_RUN)
+            self.n_packed = 0
+
+
 class BatchShapes:
     """The shapes of a data set's batches.
 
@@ -85,6 +117,7 @@ class BatchShapes:
         self._size = size
         self._has_parts = n_parts is not None
         self._n_parts = n_parts or 1
+        self._runs: dict[tuple[Shape, ...], _Run] = {}
         self.shapes: Sequence[Shape] = ()
 
     def find(
@@ -158,13 +191,13 @@ class BatchShapes:
           groups: The numbers of the examples of each batch.
         """
         n_elements = columns.n_elements()
-        places: dict[Sequence[Shape], list[int]] = {}
+        places: dict[tuple[Shape, ...], list[int]] = {}
         for place, numbers in enumerate(groups):
             shapes = self._large_enough(self._most_elements(n_elements, numbers))
             places.setdefault(shapes, []).append(place)
         found: dict[int, Batch] = {}
         for shapes, own in places.items():
-            batches = self._packed(columns, [groups[place] for place in own], shapes)
+            batches = self._in_runs(columns, [groups[place] for place in own], shapes)
             found |= zip(own, batches, strict=True)
         return [found[place] for place in range(len(groups))]
 
@@ -192,13 +225,29 @@ class BatchShapes:
         own = [shape for shape in others if shape.n_elements >= n_elements]
         return *own, largest
 
+    def _in_runs(
+        self,
+        columns: Columns,
+        groups: Sequence[np.ndarray],
+        shapes: tuple[Shape, ...],
+    ) -> list[Batch]:
+        """Packs batches, so many together as mostly have room."""
+        run = self._runs.setdefault(shapes, _Run())
+        found: list[Batch] = []
+        while len(found) < len(groups):
+            some = groups[len(found) : len(found) + run.length]
+            batches = self._packed(columns, some, shapes)
+            run.note(len(some), batches is not None)
+            found += batches or []
+        return found
+
     def _packed(
         self,
         columns: Columns,
         groups: Sequence[np.ndarray],
         shapes: Sequence[Shape],
-    ) -> list[Batch]:
-        """Packs batches in the first of some shapes with room."""
+    ) -> list[Batch] | None:
+        """Packs batches in the first of some shapes with room; None for several of which one lacks room in the first shape."""
         examples = self._examples(columns, groups)
         sizes: Sizes = {}
         for shape in shapes:
@@ -207,12 +256,7 @@ class BatchShapes:
             if sizes.items() <= shape.sizes.items():
                 return self._batches(packed, groups)
             if len(groups) > 1:
-                # Some of them are too large, which halves find out.
-                half = len(groups) // 2
-                return [
-                    *self._packed(columns, groups[:half], shapes),
-                    *self._packed(columns, groups[half:], shapes),
-                ]
+                return None
         # Batches that fit no shape share one: without room each had a shape, and a program, of its own.
         roomy = self._program.pack_in(examples, self._size, _largest(self._roomy, sizes))
         return self._batches(roomy, groups)

@@ -8,15 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from ampjax.frontend.batches.batch import Batch
-from ampjax.frontend.batches.batch_shapes import BatchShapes
+from ampjax.frontend.batches.batch_shapes import LONGEST_RUN, BatchShapes
 from ampjax.frontend.batches.epoch_batches import EpochBatches
 from ampjax.frontend.instance_columns import Columns
 
 KEPT_BYTES = 2**28
 """Batches of a data set that are kept hold so many bytes at most."""
-
-TOGETHER = 16
-"""So many batches are packed together at most."""
 
 TOGETHER_BYTES = 2**24
 """Batches that are packed together hold about so many bytes at most."""
@@ -69,7 +66,7 @@ class PackedData:
           groups: The numbers of the examples of each batch.
         """
         largest = 8 * self.shapes.shapes[-1].n_numbers
-        n = min(TOGETHER, TOGETHER_BYTES // max(largest, 1))
+        n = min(LONGEST_RUN, TOGETHER_BYTES // max(largest, 1))
         n = max(n, 1)
         for first in range(0, len(groups), n):
             yield from self._some(groups[first : first + n])
