@@ -6,7 +6,6 @@ are computed before the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from ampjax.frontend.batch_rules.waiting_loops import where
 from ampjax.frontend.batches.room_bodies import Body, is_static
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.row_origins import Origin, last_row, row_before
 from ampjax.frontend.draft.values import Static
 
 
@@ -43,7 +43,7 @@ class KnownCarry:
         Args:
           body: The elements.
         """
-        return self._read(body, self.init, self._previous, "before")
+        return self._read(body, row_before(self.space, self.reverse), "before")
 
     def at_end(self, body: Body) -> Value:
         """Its value after the loop.
@@ -51,34 +51,18 @@ class KnownCarry:
         Args:
           body: The rows around.
         """
-        return self._read(body, self.init, self._last, "at the end")
-
-    def _previous(self, data: Any) -> np.ndarray:
-        """`[elements]`: the row of the element before each one; -1 for the first."""
-        numbers = self.space.numbers(data)
-        own = np.arange(len(numbers))
-        if not self.reverse:
-            return np.where(numbers > 0, own - 1, -1)
-        lengths = self.space.lengths(data)[self.space.parents(data)]
-        return np.where(numbers + 1 < lengths, own + 1, -1)
-
-    def _last(self, data: Any) -> np.ndarray:
-        """`[rows around]`: the row of the last element; -1 where there is none."""
-        lengths = self.space.lengths(data)
-        starts = self.space.starts(data)
-        return np.where(lengths > 0, starts if self.reverse else starts + lengths - 1, -1)
+        return self._read(body, last_row(self.space, self.reverse), "at the end")
 
     def _read(
         self,
         body: Body,
-        init: Value,
-        row: Callable[[Any], np.ndarray],
+        row: Origin,
         way: str,
     ) -> Value:
         """Reads the value after an element for each row of a space; the initial one where no element is read."""
+        if is_static(self.init) and is_static(self.after):
+            return Static(self._column(body, row))
         is_none = Column(body.space, lambda data: row(data) < 0)
-        if is_static(init) and is_static(self.after):
-            return Static(self._column(body, init, row))
         read = body.low.value_at(
             self.after,
             self.space,
@@ -86,17 +70,16 @@ class KnownCarry:
             row,
             (self, way),
         )
-        return where(body, Static(is_none), init, read, self.kind)
+        return where(body, Static(is_none), self.init, read, self.kind)
 
     def _column(
         self,
         body: Body,
-        init: Value,
-        row: Callable[[Any], np.ndarray],
+        row: Origin,
     ) -> Column:
         """The same of values known to the host."""
         host = body.low.host
-        first = host.column(init, body.region, self.kind)
+        first = host.column(self.init, body.region, self.kind)
         after = host.column(self.after, Region(self.space), self.kind)
 
         def compute(data: Any) -> np.ndarray:

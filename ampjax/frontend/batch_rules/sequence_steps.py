@@ -40,6 +40,7 @@ from ampjax.frontend.blocks.block_maps import block_map
 from ampjax.frontend.combinators.sequences import COUNT, LENGTH, NUMBERS, SCAN, TAKE
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.row_origins import last_row, row_before
 from ampjax.frontend.draft.values import Constant, Elements, Static, Wanted
 from ampjax.frontend.rules import sequence_rules, take_rules
 
@@ -274,19 +275,6 @@ def _in_steps(
         number = space.numbers(data)
         return lengths(data) - 1 - number if reverse else number
 
-    def previous(data: Any) -> np.ndarray:
-        own = np.arange(space.n_rows(data))
-        return np.where(
-            level(data) > 0,
-            own + 1 if reverse else own - 1,
-            -1,
-        )
-
-    def last(data: Any) -> np.ndarray:
-        sizes = space.lengths(data)
-        starts = space.starts(data)
-        return np.where(sizes > 0, starts if reverse else starts + sizes - 1, -1)
-
     frame = StepFrame(
         body.room.frame,
         space,
@@ -304,7 +292,11 @@ def _in_steps(
         carried = {}
         for number, kind in enumerate(types[:k]):
             carried[number] = Rows(kind, inside.room)
-        loop.recalls["carry"] = Recall(previous, space.parents, carried)
+        loop.recalls["carry"] = Recall(
+            row_before(space, reverse),
+            space.parents,
+            carried,
+        )
         loop.block.give([*carried.values()])
         carry = [View(x, space) for x in carried.values()]
         results = inside.run(step, [*closed, *carry, *rows])
@@ -325,7 +317,7 @@ def _in_steps(
         types[:k],
         before,
         build,
-        (body.bare(), last, own),
+        (body.bare(), last_row(space, reverse), own),
     )
     return [*found, *ys]
 

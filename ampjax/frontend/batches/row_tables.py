@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampjax.frontend.draft.index_spaces import IndexSpace
-from ampjax.frontend.draft.row_origins import Origin
+from ampjax.frontend.draft.row_origins import Origin, rows_at
 from ampjax.frontend.loops.table_passes import (
     fill,
     find_places,
@@ -241,7 +241,7 @@ class RowTables:
           space: The space.
           values: `[rows of the space, *shape]`.
         """
-        return at_rows(
+        return rows_at(
             values,
             self.filled(frame, space),
         )
@@ -498,21 +498,3 @@ def by_batch(rows: np.ndarray, n_batches: int | None = None) -> np.ndarray:
     """
     n = len(rows) if n_batches is None else n_batches
     return rows.reshape(n, rows.size // n)
-
-
-def at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Rows of a column; zeros where there is no row.
-
-    Args:
-      values: `[rows of a space, ...]`.
-      rows: Numbers of rows; below 0 for none.
-    """
-    if not len(values):
-        return np.zeros(
-            (*rows.shape, *values.shape[1:]),
-            values.dtype,
-        )
-    found = values[rows]
-    if rows.size and rows.min() < 0:
-        found[rows < 0] = 0
-    return found

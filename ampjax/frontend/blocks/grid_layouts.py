@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampjax.frontend.batches.row_tables import Frame, RowTables, at_rows, fine
+from ampjax.frontend.batches.row_tables import Frame, RowTables, fine
 from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.draft.row_origins import rows_at
 from ampjax.frontend.loops.table_passes import list_pairs, wide
 from ampjax.utils.row_ranges import ranges
 
@@ -197,8 +198,8 @@ class GridSpaces(PairSpaces):
         layout = self.layout(tables)
         around = layout.around
         across = layout.across
-        first = at_rows(self.across.starts(tables.data), layout.outer.filled)
-        starts = at_rows(self.pairs.starts(tables.data), around.filled)
+        first = rows_at(self.across.starts(tables.data), layout.outer.filled)
+        starts = rows_at(self.pairs.starts(tables.data), around.filled)
         n = first.size
         shape = (*around.there.shape, across.there.shape[2])
         found = GridRows(
@@ -259,8 +260,8 @@ class _Tiles:
         has_tiles = self.n_each > 0
         tile[~has_tiles] = -1
         number = np.arange(shape[1])
-        counts = number < at_rows(sizes, tile)[..., None]
-        filled = at_rows(starts, tile)[..., None] + np.where(counts, number, 0)
+        counts = number < rows_at(sizes, tile)[..., None]
+        filled = rows_at(starts, tile)[..., None] + np.where(counts, number, 0)
         filled[~has_tiles] = otherwise[~has_tiles, None, None]
         there = np.where(
             counts & is_tile[..., None],

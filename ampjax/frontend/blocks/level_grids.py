@@ -17,10 +17,11 @@ import numpy as np
 from ampjax.frontend.batches.programs_of_rows import Room, Rows, Run, View
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
-from ampjax.frontend.batches.row_tables import Frame, RowTables, at_rows, by_batch, fine
+from ampjax.frontend.batches.row_tables import Frame, RowTables, by_batch, fine
 from ampjax.frontend.blocks.grid_layouts import GridRows, PairSpaces
 from ampjax.frontend.blocks.grids import Grid, GridFrame, slot_of_any
 from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.draft.row_origins import rows_at
 from ampjax.frontend.draft.values import Constant
 from ampjax.frontend.loops.masked_rows import along
 
@@ -79,7 +80,7 @@ class LevelSpaces(PairSpaces):
         starts = self._of_tiles(tables, self.across.starts(tables.data))
         counts = self.counts(tables)
         number = np.where(counts, np.arange(counts.shape[2]), 0)
-        filled = at_rows(starts, tiles.filled)[..., None] + number
+        filled = rows_at(starts, tiles.filled)[..., None] + number
         is_tile = tiles.there >= 0
         return GridRows(np.where(counts & is_tile[..., None], filled, -1), filled)
 
@@ -93,7 +94,7 @@ class LevelSpaces(PairSpaces):
         sizes = self._lengths(tables)
         longest = fine(int(sizes[tiles.there[tiles.there >= 0]].max(initial=0)))
         longest = tables.at_least((self, "across"), longest)
-        return np.arange(longest) < at_rows(sizes, tiles.filled)[..., None]
+        return np.arange(longest) < rows_at(sizes, tiles.filled)[..., None]
 
     def pair_rows(self, tables: RowTables) -> GridRows:
         """The pairs of each level `[batches, levels, n, longest]`.
@@ -126,7 +127,7 @@ class LevelSpaces(PairSpaces):
             _first_tile(tiles.there),
         )
         own = np.take_along_axis(held, tile[:, None], 2)
-        filled = at_rows(starts, own)[..., None] + number
+        filled = rows_at(starts, own)[..., None] + number
         # a batch without a tile has no pair
         has_pairs = np.any(is_tile, axis=1, keepdims=True)
         filled = np.where(has_pairs[..., None, None], filled, -1)

@@ -128,10 +128,45 @@ def rows_at(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """
     if not len(values):
         return np.zeros(
-            (len(rows), *values.shape[1:]),
+            (*rows.shape, *values.shape[1:]),
             values.dtype,
         )
     found = values[np.clip(rows, 0, len(values) - 1)]
-    if len(rows) and rows.min() < 0:
+    if rows.size and rows.min() < 0:
         found[rows < 0] = 0
     return found
+
+
+def row_before(space: IndexSpace, reverse: bool) -> Origin:
+    """The element before each one in a loop through a sequence; below 0 for the first.
+
+    Args:
+      space: The elements.
+      reverse: Whether the loop goes from the last element to the first.
+    """
+
+    def find(data: Columns) -> np.ndarray:
+        numbers = space.numbers(data)
+        own = np.arange(len(numbers))
+        if not reverse:
+            return np.where(numbers > 0, own - 1, -1)
+        lengths = space.lengths(data)[space.parents(data)]
+        return np.where(numbers + 1 < lengths, own + 1, -1)
+
+    return find
+
+
+def last_row(space: IndexSpace, reverse: bool) -> Origin:
+    """The last element of a loop through a sequence, for each row around; below 0 for an empty sequence.
+
+    Args:
+      space: The elements.
+      reverse: Whether the loop goes from the last element to the first.
+    """
+
+    def find(data: Columns) -> np.ndarray:
+        lengths = space.lengths(data)
+        starts = space.starts(data)
+        return np.where(lengths > 0, starts if reverse else starts + lengths - 1, -1)
+
+    return find
