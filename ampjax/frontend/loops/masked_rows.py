@@ -60,7 +60,8 @@ def _rows_where(mask: Any, one: Any, other: Any) -> Any:
 @_rows_where.defjvp
 def _change_of_rows(primals: Any, tangents: Any) -> tuple[Any, Any]:
     mask, one, other = primals
-    result = _rows_where(mask, one, other)
+    # a plain choice, so that loops see how cheap it is to compute it again
+    result = jnp.where(along(mask, one), one, other)
     (change,) = linear_pair(
         _joined,
         _parted,

@@ -634,3 +634,34 @@ def test_no_step_copies_an_arena_and_no_read_becomes_a_scatter(function):
             if match is not None:
                 shape = [int(n) for n in match[1].split(",") if n]
                 assert match[2] == "copy" and np.prod(shape) < 100, line
+
+
+def test_a_recursion_that_starts_somewhere_copies_no_arena():
+    """A choice between a state and the start is computed again from the state, which is kept already: XLA copies an array that a step reads twice."""
+
+    def model(p, s):
+        def each(recur, before, x):
+            return jnp.tanh(recur(before) @ p["u"] + x)
+
+        states = amp.recurse(each, jnp.zeros(3), s["before"], s["x"])
+        return jnp.sum(amp.take(states, -1) ** 2)
+
+    n = 200
+    chain = {
+        "before": np.arange(-1, n - 1, dtype=np.int32),
+        "x": np.ones((n, 3), np.float32),
+    }
+    params = {"u": np.eye(3, dtype=np.float32)}
+    spec = {"before": "int32[t]", "x": "float32[t,3]"}
+    batched = batched_as("steps", model, params, spec)
+    batch = batched.pack([chain])
+    compute = jax.jit(jax.grad(lambda p, batch: jnp.sum(batched(p, batch))))
+    text = compute.lower(params, batch).compile().as_text()
+    bodies = bodies_of_loops(text)
+    assert bodies
+    for lines in bodies.values():
+        for line in lines:
+            match = re.search(r"= \w+\[([\d,]*)\]\S* copy\(", line)
+            if match is not None:
+                shape = [int(k) for k in match[1].split(",") if k]
+                assert np.prod(shape) < n, line
