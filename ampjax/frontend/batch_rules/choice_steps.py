@@ -303,7 +303,7 @@ def masked(body: Body, holds: Any) -> Rows:
     return mask
 
 
-def chosen(
+def updated_rows(
     block: Block,
     mask: Rows,
     new: Rows,

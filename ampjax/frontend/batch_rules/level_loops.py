@@ -183,43 +183,48 @@ class _LevelLoop:
         if self.made.held:
             every = lambda: self._repeated(run, start)
         elif self.made.frame.repeats_last:
-            every = lambda: self._all_levels(run, start, self._tables_repeated(run))
+            every = lambda: self._all_levels(run, start, self._reads(run, self._repeats(run)))
         else:
-            return self._all_levels(run, start, self._tables(run))
+            numbers = np.arange(len(there))
+            return self._all_levels(run, start, self._reads(run, numbers))
         return jax.lax.cond(
             jnp.any(there),
             every,
             lambda: none,
         )
 
-    def _tables(self, run: Run) -> dict[Slot, Any]:
-        """The arrays of the batch that each level has its own part of."""
+    def _tables(self, run: Run, numbers: Any) -> dict[Slot, Any]:
+        """The arrays of the batch that each level has its own part of.
+
+        Args:
+          run: The run of the block around.
+          numbers: `[levels]`: which level is computed at each; in NumPy if it is each one itself.
+        """
         frame = self.made.frame
         tables = {}
         for slot in self.low.slots:
             if frame in slot.frame.around():
-                tables[slot] = run.slots[slot]
+                table = run.slots[slot]
+                tables[slot] = table if isinstance(numbers, np.ndarray) else table[numbers]
         return tables
 
-    def _tables_repeated(self, run: Run) -> dict[Slot, Any]:
-        """Repeats the arrays of the last level with rows for levels without rows."""
+    def _repeats(self, run: Run) -> Any:
+        """The numbers of levels, for levels without rows that of the last one with rows."""
         is_new = jnp.any(run.slots[self.there], -1)
-        number = jnp.minimum(
+        return jnp.minimum(
             jnp.arange(len(is_new)),
             jnp.sum(is_new) - 1,
         )
-        return {slot: table[number] for slot, table in self._tables(run).items()}
 
     def _all_levels(
         self,
         run: Run,
         start: Sequence[Any],
-        tables: dict[Slot, Any],
+        reads: _Reads,
     ) -> list[Any]:
         """Goes through all levels."""
         *_, after, _ = self.carried
         outputs, _ = self.given
-        reads = self._reads(run, tables)
 
         def level(carry: Any, given: Any) -> tuple[Any, Any]:
             each = self._level(run, carry, reads, given)
@@ -236,7 +241,7 @@ class _LevelLoop:
         held = self.made.held
         there = run.slots[self.there]
         is_new = jnp.any(there, -1)
-        reads = self._reads(run, self._tables_repeated(run))
+        reads = self._reads(run, self._repeats(run))
 
         def level(carry: Any, given: Any) -> tuple[Any, Any]:
             values, before, kept = carry
@@ -263,11 +268,22 @@ class _LevelLoop:
         )
         return self._ended(run, last, stacked)
 
-    def _reads(self, run: Run, tables: dict[Slot, Any]) -> _Reads:
-        """Reads values of the batch before the loop, where one read for all levels is best."""
+    def _reads(self, run: Run, numbers: Any) -> _Reads:
+        """Reads values of the batch before the loop, where one read for all levels is best.
+
+        Args:
+          run: The run of the block around.
+          numbers: As `_tables` gets them.
+        """
+        tables = self._tables(run, numbers)
         early = []
         late = []
         values = []
+        by_number = self.made.by_number
+        if by_number is not None:
+            early += by_number.inside
+            own = [jnp.asarray(numbers, rows.aval.dtype) for rows in by_number.numbers]
+            values += by_number.of_rounds(run, own)
         for each in self.made.reads:
             out, source, slot, _ = each
             if _is_read_once(run, each):

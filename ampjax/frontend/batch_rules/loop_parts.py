@@ -8,16 +8,56 @@ from typing import Any
 
 from jax.extend.core import Literal
 
+from ampjax.frontend.batches.programs_of_rows import Block, ReadsByNumber, Rows, View
+from ampjax.frontend.batches.room_bodies import Body
+from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import COMBINATOR, Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.long_axes import is_sequence
 from ampjax.frontend.draft.payload_types import is_key
+from ampjax.frontend.draft.values import Constant
 from ampjax.frontend.loops.split_products import with_split_products
 from ampjax.frontend.loops.traced_rows import HEAVY
 from ampjax.jaxprs.primitives import depending, needed_equations, variables_read
 
 READS = ("gather", "dynamic_slice")
 """Operations whose transpose adds to a whole table: at each level of a loop, if they are in the loop."""
+
+
+def reads_by_number(
+    body: Body,
+    function: Traced,
+    closed: Sequence[Value],
+) -> ReadsByNumber:
+    """Adds reads by number in front of a loop.
+
+    Args:
+      body: Where the loop is.
+      function: From what it closes over and the numbers to what is read, as `numbered_part` splits it off.
+      closed: What it closes over.
+    """
+    block = Block(body.block)
+    numbers = [Rows(variable.aval, None) for variable in function.jaxpr.invars]
+    block.give(numbers)
+    there = Body(body.low, block, body.room)
+    values = there.run(
+        function,
+        [*closed, *(View(rows, body.space) for rows in numbers)],
+    )
+    found = []
+    inside = []
+    for value, variable in zip(values, function.jaxpr.outvars, strict=True):
+        assert isinstance(value, View)
+        found.append(value.rows)
+        inside.append(Rows(variable.aval, None))
+    return ReadsByNumber(block, numbers, found, inside)
+
+
+def is_shared(value: Value) -> bool:
+    """Whether a value is the same for all rows."""
+    if isinstance(value, View):
+        return value.rows.room is None
+    return isinstance(value, Constant)
 
 
 @dataclass(frozen=True)
@@ -126,6 +166,48 @@ def early_part(step: Traced, n_carry: int) -> SplitFunction | None:
     return SplitFunction(
         _part(step, elements, early, crossing),
         _part(step, [*jaxpr.invars, *crossing], late, jaxpr.outvars),
+    )
+
+
+def numbered_part(
+    turn: Traced,
+    numbers: Collection[Any],
+    closed: Sequence[Value],
+    most: int = 0,
+) -> SplitFunction | None:
+    """Splits a loop's function into what a round's number chooses from arrays that all rows share, and the rest; None where that is nothing.
+
+    Args:
+      turn: The loop's function.
+      numbers: Its variables that have the same number for all rows of a round.
+      closed: What it closes over.
+      most: How many rounds there are, if they are to be left as they are where all choices together are much larger than the array chosen from.
+
+    Returns:
+      From what is closed over and the numbers to what the loop needs of it; and the loop's function, which gets that behind its arguments.
+    """
+    jaxpr = turn.jaxpr
+    of_rows = [v for v in jaxpr.invars if v not in numbers]
+    for variable, value in zip(jaxpr.constvars, closed, strict=True):
+        if not is_shared(value):
+            of_rows.append(variable)
+    numbered = depending(jaxpr.eqns, numbers) - depending(jaxpr.eqns, of_rows)
+    roots = []
+    for equation in jaxpr.eqns:
+        if equation.primitive.name not in READS or not numbered.issuperset(equation.outvars):
+            continue
+        (result,) = equation.outvars
+        if most * result.aval.size <= 2 * equation.invars[0].aval.size:
+            roots.append(result)
+    early = needed_equations(jaxpr.eqns, roots, ())
+    late = needed_equations(jaxpr.eqns, jaxpr.outvars, roots)
+    wanted = variables_read(late, jaxpr.outvars)
+    crossing = [v for v in roots if v in wanted]
+    if not crossing:
+        return None
+    return SplitFunction(
+        _part(turn, [*numbers], early, crossing),
+        _part(turn, [*jaxpr.invars, *crossing], late, jaxpr.outvars),
     )
 
 

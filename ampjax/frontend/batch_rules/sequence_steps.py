@@ -12,7 +12,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import carried_part
-from ampjax.frontend.batch_rules.choice_steps import chosen
+from ampjax.frontend.batch_rules.choice_steps import updated_rows
 from ampjax.frontend.batch_rules.graph_rounds import graph_rounds, is_in_rounds
 from ampjax.frontend.batch_rules.known_carries import KnownCarry
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, of_all_levels, side_by_side
@@ -20,12 +20,15 @@ from ampjax.frontend.batch_rules.loop_parts import (
     KnownPart,
     early_part,
     known_part,
+    numbered_part,
     part_behind,
+    reads_by_number,
     with_early_products,
 )
 from ampjax.frontend.batch_rules.step_loops import cost_of_start, in_steps, step_loop
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
+    ReadsByNumber,
     Room,
     Rows,
     Run,
@@ -39,7 +42,7 @@ from ampjax.frontend.batches.step_frames import Before, StepFrame
 from ampjax.frontend.blocks.block_maps import block_map
 from ampjax.frontend.combinators.sequences import COUNT, LENGTH, NUMBERS, SCAN, TAKE
 from ampjax.frontend.combinators.tracing import Call, Traced
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, NumberColumn
 from ampjax.frontend.draft.row_origins import last_row, row_before
 from ampjax.frontend.draft.values import Constant, Elements, Static, Wanted
 from ampjax.frontend.rules import sequence_rules, take_rules
@@ -68,6 +71,13 @@ def scan(
     known = known_part(step, k)
     if known is not None:
         return _with_known_carry(body, call, operands, known, space)
+    # matrices that an element's number chooses are read once for all rows: one for each row costs more than what steps would save
+    numbers = _numbers_of_rounds(call, space, rows)
+    split = numbered_part(step, numbers, closed)
+    if split is not None and any(each.ndim > 1 for each in split.first.jaxpr.out_avals):
+        by_number = reads_by_number(body, split.first, closed)
+        second = replace(call, functions=(split.second,))
+        return _by_level(body, second, space, closed, init, rows, by_number)
     if in_steps(
         body,
         step,
@@ -143,6 +153,33 @@ def _with_known_carry(
     return [*last, *found]
 
 
+def _numbers_of_rounds(
+    call: Call,
+    space: IndexSpace,
+    rows: Sequence[Value],
+) -> list[Any]:
+    """Finds the variables of a loop's function that are the elements' numbers: if the loop begins with the first, all rows of a round have the same.
+
+    Args:
+      call: The loop.
+      space: The space of the elements.
+      rows: What each round is given of the sequences.
+    """
+    if call.options["reverse"]:
+        return []
+    (step,) = call.functions
+    found = []
+    for variable, value in zip(
+        step.jaxpr.invars[call.options["n_carry"] :],
+        rows,
+        strict=True,
+    ):
+        column = value.column if isinstance(value, Static) else None
+        if isinstance(column, NumberColumn) and column.space is space.known:
+            found.append(variable)
+    return found
+
+
 def _by_level(
     body: Body,
     call: Call,
@@ -150,6 +187,7 @@ def _by_level(
     closed: Sequence[Value],
     init: Sequence[Value],
     rows: Sequence[Value],
+    by_number: ReadsByNumber | None = None,
 ) -> list[Value]:
     """A loop in levels: in each, all sequences with elements left compute a round.
 
@@ -160,6 +198,7 @@ def _by_level(
       closed: What the loop's function closes over.
       init: The carry at the beginning.
       rows: What each round is given of the sequences.
+      by_number: What a round reads by its number.
     """
     (step,) = call.functions
     k = len(init)
@@ -177,6 +216,11 @@ def _by_level(
         made = low.loops[frame]
         if body.room.mask is None:
             made.counts = mask
+        read: Sequence[Value] = ()
+        if by_number is not None:
+            made.by_number = by_number
+            block.give(by_number.inside)
+            read = by_number.values(space)
         around = Body(low, block, body.room)
         each = around.at(low.room(frame, space, mask, body.room.is_known))
         # a round of the loop's function
@@ -184,7 +228,7 @@ def _by_level(
         carry = [part.value(x) for part, x in zip(carried, inside, strict=True)]
 
         def turn(there: Body) -> list[Value]:
-            results = there.run(step, [*closed, *carry, *rows])
+            results = there.run(step, [*closed, *carry, *rows, *read])
             return [*results, *(View(x, space) for _, x in made.held)]
 
         results = each.guarded(each.room, turn, lambda: not made.held)
@@ -194,7 +238,7 @@ def _by_level(
             counts_here = room.room.mask
             assert counts_here is not None
             new = part.after(room, value)
-            after.append(chosen(block, counts_here, new, old))
+            after.append(updated_rows(block, counts_here, new, old))
         given = []
         for value, kind in zip(results[k:], types[k:], strict=False):
             given.append((each.room, value, kind))

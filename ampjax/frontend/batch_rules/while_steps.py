@@ -13,13 +13,31 @@ from jax.extend import core as jex
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import CarriedPart, carried_part
-from ampjax.frontend.batch_rules.choice_steps import chosen, masked
-from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, Slot, View, filled_rows
+from ampjax.frontend.batch_rules.choice_steps import masked, updated_rows
+from ampjax.frontend.batch_rules.loop_parts import numbered_part, reads_by_number
+from ampjax.frontend.batch_rules.step_loops import cost_of_start
+from ampjax.frontend.batches.programs_of_rows import (
+    Block,
+    ReadsByNumber,
+    Rows,
+    Run,
+    Slot,
+    View,
+    filled_rows,
+)
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import STEP_RULES, Value
 from ampjax.frontend.combinators.branches import WHILE
 from ampjax.frontend.combinators.tracing import Call, Traced
+from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.values import Constant
+
+
+FEW_ROUNDS = 16
+"""So many rounds may all run, if they are light."""
+
+LIGHT_ROWS = 32
+"""A round is light if so many rows of it take no longer than a step of a loop takes to start."""
 
 
 @STEP_RULES.of(WHILE)
@@ -28,7 +46,7 @@ def while_loop(
     call: Call,
     operands: Sequence[Value],
 ) -> list[Value]:
-    """Runs the largest possible number of rounds; rounds that no row needs are left out."""
+    """Runs the largest possible number of rounds; rounds that no row needs are left out, unless they are light and few."""
     test, turn, _ = call.functions
     n_test, n_turn, _ = call.n_closed
     closed = operands[n_test : n_test + n_turn]
@@ -41,6 +59,14 @@ def while_loop(
     asked = body.rows(answer, flag)
     goes = masked(body, lambda run: run.get(asked))
     types = [variable.aval for variable in turn.jaxpr.outvars[:-1]]
+    most = call.options["most"]
+    counters = _counters(turn, init)
+    numbers = [turn.jaxpr.invars[place] for place in counters]
+    split = numbered_part(turn, numbers, closed, most)
+    by_number = None
+    if split is not None:
+        turn = split.second
+        by_number = reads_by_number(body, split.first, closed)
     return rounds(
         body,
         call,
@@ -48,11 +74,25 @@ def while_loop(
             goes,
             init,
             types,
-            lambda there, carry: there.run(turn, [*closed, *carry]),
-            call.options["most"],
-            counters=_counters(turn, init),
+            lambda there, given: there.run(turn, [*closed, *given]),
+            most,
+            counters=counters,
+            by_number=by_number,
+            runs_empty=_is_light(turn, most),
         ),
     )
+
+
+def _is_light(turn: Traced, most: int) -> bool:
+    """Whether rounds that no row needs cost less than to ask in each round whether any does: `jax.lax.cond` copies what the backward pass is kept.
+
+    Args:
+      turn: The function of a round.
+      most: How many rounds there are.
+    """
+    if most > FEW_ROUNDS or [*calls(turn.jaxpr)]:
+        return False
+    return cost_of_start(turn) >= LIGHT_ROWS
 
 
 @dataclass(frozen=True)
@@ -113,10 +153,13 @@ class MaskedRounds:
       goes: The mask of the rows that go on at the beginning.
       init: The carry at the beginning.
       types: The types of its parts.
-      turn: Adds a round: from a body and the carry to the new carry, and whether a row goes on; without that `goes_on` says it.
+      turn: Adds a round: from a body, and the carry with what counters read behind it, to the new carry, and whether a row goes on; without that
+        `goes_on` says it.
       most: How many rounds there are, or the array of the batch of which each round has an entry.
       goes_on: From the run and a round's number whether each row goes on after that round.
       counters: The parts of the carry that count rounds, by place.
+      by_number: What is read by these; None for nothing.
+      runs_empty: Whether rounds that no row needs are computed, too.
     """
 
     goes: Rows
@@ -126,10 +169,23 @@ class MaskedRounds:
     most: int | Slot
     goes_on: Callable[[Run, Any], Any] | None = None
     counters: Mapping[int, Counter] = field(default_factory=dict)
+    by_number: ReadsByNumber | None = None
+    runs_empty: bool = False
+
+    def counted(self, number: Any) -> list[Any]:
+        """The values of counters.
+
+        Args:
+          number: The number of a round, or the numbers of all.
+        """
+        found = []
+        for place, counter in self.counters.items():
+            found.append(counter.at(number, self.types[place]))
+        return found
 
 
 def rounds(body: Body, call: Call, given: MaskedRounds) -> list[Value]:
-    """Adds rounds; one that no row needs is left out, unless the host knows how many there are: then few or none are not needed.
+    """Adds rounds.
 
     Args:
       body: Where.
@@ -148,13 +204,21 @@ def rounds(body: Body, call: Call, given: MaskedRounds) -> list[Value]:
     last = [part.last() for part in carried]
 
     def compute(run: Run) -> Sequence[Any]:
-        def round_of(carried: Any, number: Any) -> tuple[Any, Any]:
-            return each.run(run, given, told, carried, number), None
+        def round_of(carried: Any, numbered: Any) -> tuple[Any, Any]:
+            return each.run(run, given, told, carried, numbered), None
 
         most = given.most if isinstance(given.most, int) else len(run.slots[given.most])
+        numbers = jnp.arange(most)
+        counted = given.counted(numbers)
+        early = given.by_number
+        read = [] if early is None else early.of_rounds(run, counted)
         totals = [run.zeros(total) for _, total in told]
         start = [*map(run.get, before)], run.get(given.goes), totals
-        values, _, sums = jax.lax.scan(round_of, start, jnp.arange(most))[0]
+        values, _, sums = jax.lax.scan(
+            round_of,
+            start,
+            (numbers, counted, read),
+        )[0]
         return [*filled_rows(run, last, values), *sums]
 
     body.block.add(
@@ -172,7 +236,8 @@ class _Round:
       block: The block.
       inside: The carry before the round.
       going: The mask of the rows that make it.
-      numbered: The parts of the carry that count rounds, by place.
+      counted: The parts of the carry that count rounds.
+      read: What is read by these.
       after: The carry after the round.
       answers: Whether each row goes on, if the round computes that.
     """
@@ -180,7 +245,8 @@ class _Round:
     block: Block
     inside: Sequence[Rows]
     going: Rows
-    numbered: Mapping[int, Rows]
+    counted: Sequence[Rows]
+    read: Sequence[Rows]
     after: Sequence[Rows]
     answers: Sequence[Rows]
 
@@ -190,7 +256,7 @@ class _Round:
         given: MaskedRounds,
         told: Sequence[tuple[Rows, Rows]],
         carried: Any,
-        number: Any,
+        numbered: tuple[Any, Sequence[Any], Sequence[Any]],
     ) -> tuple[list[Any], Any, list[Any]]:
         """Computes a round.
 
@@ -199,12 +265,13 @@ class _Round:
           given: The rounds.
           told: Metrics that rounds tell, and their sums.
           carried: The carry, the mask of the rows that go on, and the sums of metrics so far.
-          number: The number of the round.
+          numbered: The number of the round, the values of counters, and what is read by these.
 
         Returns:
           The same after the round.
         """
         values, mask, sums = carried
+        number, counted, read = numbered
         own = run.inner(
             key=None
             if run.key is None
@@ -215,11 +282,8 @@ class _Round:
         )
         own.put(self.inside, values)
         own.put([self.going], [mask])
-        for place, rows in self.numbered.items():
-            own.put(
-                [rows],
-                [given.counters[place].at(number, rows.aval)],
-            )
+        own.put(self.counted, counted)
+        own.put(self.read, read)
         self.block.run(own)
         sums = [total + own.get(each) for total, (each, _) in zip(sums, told, strict=True)]
         for answer in self.answers:
@@ -249,16 +313,21 @@ def _round(
             room.space,
             going,
             False,
-            given.goes_on is not None,
+            given.runs_empty,
         ),
     )
     rooms = [part.inside(each) for part in carried]
     carry = [part.value(rows) for part, rows in zip(carried, inside, strict=True)]
-    # a part that counts rounds is the same for all rows
-    numbered = {place: Rows(given.types[place], None) for place in given.counters}
-    block.give([*numbered.values()])
-    for place, rows in numbered.items():
+    # a part that counts rounds is the same for all rows, and so is what is read by it
+    counted = [Rows(given.types[place], None) for place in given.counters]
+    block.give(counted)
+    for place, rows in zip(given.counters, counted, strict=True):
         carry[place] = View(rows, room.space)
+    read: Sequence[Rows] = ()
+    if given.by_number is not None:
+        read = given.by_number.inside
+        block.give(read)
+        carry += given.by_number.values(room.space)
     results = each.guarded(
         each.room,
         lambda there: given.turn(there, carry),
@@ -267,9 +336,9 @@ def _round(
     for part, room, value, old in zip(carried, rooms, results, inside, strict=False):
         counts = room.room.mask
         assert counts is not None
-        after.append(chosen(block, counts, part.after(room, value), old))
+        after.append(updated_rows(block, counts, part.after(room, value), old))
     answers = [each.rows(answer, flag) for answer in results[len(carried) :]]
-    return _Round(block, inside, going, numbered, after, answers)
+    return _Round(block, inside, going, counted, read, after, answers)
 
 
 def _told(

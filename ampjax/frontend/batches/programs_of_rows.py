@@ -298,6 +298,53 @@ class Block:
             run.put(step.outputs, step.compute(run))
 
 
+@dataclass(frozen=True, eq=False)
+class ReadsByNumber:
+    """What a loop reads of arrays that all rows share by the number of a round, such as a layer's weights: read for all rounds before the loop.
+
+    Read in the loop, its derivative would be an array as large as all layers in each round.
+
+    Args:
+      block: Where it is read.
+      numbers: What it depends on, in that block.
+      found: What is read there.
+      inside: What that is called in a round.
+    """
+
+    block: Block
+    numbers: Sequence[Rows]
+    found: Sequence[Rows]
+    inside: Sequence[Rows]
+
+    def of_rounds(
+        self,
+        run: Run,
+        numbers: Sequence[Any],
+    ) -> list[Any]:
+        """Reads for each round, `[rounds, ...]`.
+
+        Args:
+          run: The run of the block around the loop.
+          numbers: `[rounds]` each: what it depends on.
+        """
+
+        def of_round(numbers: Sequence[Any]) -> list[Any]:
+            own = run.inner()
+            own.put(self.numbers, numbers)
+            self.block.run(own)
+            return [*map(own.get, self.found)]
+
+        return jax.vmap(of_round)([*numbers])
+
+    def values(self, space: IndexSpace) -> list[View]:
+        """What is read, as values in a round.
+
+        Args:
+          space: The space of the loop's rows.
+        """
+        return [View(rows, space) for rows in self.inside]
+
+
 def run_block(
     run: Run,
     block: Block,

@@ -12,6 +12,7 @@ import numpy as np
 from ampjax.frontend.batches.inverse_reads import inverse
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
+    ReadsByNumber,
     Room,
     Rows,
     Slot,
@@ -410,6 +411,7 @@ class Loop:
       recalls: What the body of a loop in steps reads of its states.
       counts: Where the examples alone say which rows count at a level of a loop through sequences: the mask that says so.
       held: What a level hands to the next one beside the carry: the array before the level, and after it.
+      by_number: What a level reads by its number; None for nothing.
     """
 
     def __init__(
@@ -423,6 +425,7 @@ class Loop:
         self.recalls: dict[Hashable, Recall] = {}
         self.counts: Rows | None = None
         self.held: list[tuple[Rows, Rows]] = []
+        self.by_number: ReadsByNumber | None = None
         self.block = Block()
 
     def has_state(self, rows: Rows) -> bool:

@@ -73,6 +73,20 @@ class Column:
         return column
 
 
+class NumberColumn(Column):
+    """The number of each element within its sequence, int32.
+
+    Args:
+      space: The space of the elements.
+    """
+
+    def __init__(self, space: IndexSpace):
+        super().__init__(
+            space,
+            lambda data: space.numbers(data).astype(np.int32),
+        )
+
+
 class IndexSpace:
     """A space: one row per instance (`parent` None), or per element of a sequence that each row of `parent` has.
 

@@ -12,7 +12,7 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.sequences import COUNT, LENGTH, NUMBERS, SCAN
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, NumberColumn, Region
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Static, Value, Wanted
 from ampjax.frontend.rules.carry_loops import CarryLoop, group_carry
 from ampjax.frontend.rules.first_rounds import begun_apart, first_round
@@ -176,15 +176,7 @@ def numbers(
 
 
 def _numbers_in(space: IndexSpace) -> Elements:
-    return Elements(
-        space,
-        Static(
-            Column(
-                space,
-                lambda data: space.numbers(data).astype(np.int32),
-            )
-        ),
-    )
+    return Elements(space, Static(NumberColumn(space)))
 
 
 @MESSAGE_RULES.of(LENGTH)

@@ -1,4 +1,4 @@
-"""Rounds of `amp.while_loop` with a counter in the carry: one number for all rows, so a layer chosen by the counter is read once."""
+"""Loops whose rounds have a number that all rows share: a layer chosen by the number is read once, and for all rounds before the loop."""
 
 import re
 
@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ampjax as amp
+from ampjax.jaxprs.primitives import inner
+from support.jaxpr_walks import equations_in, loops_in
 
 WIDTH = 5
 LAYERS = 6
@@ -151,3 +153,93 @@ def test_a_part_that_counts_otherwise_is_each_rows_own():
     found = amp.vmap(model, SPEC)(p, examples)
     want = [float(model(p, s)) for s in examples]
     np.testing.assert_allclose(found, want, 1e-4)
+
+
+def layers_of_depth(p, s):
+    """As many layers as the example says."""
+    return (amp.fori_loop(s["depth"], lambda i, h: layer(p, h, i), s["x"]) ** 2).sum()
+
+
+def layers_along_words(p, s):
+    """A layer for each word, chosen by the number of the word."""
+
+    def step(i, h):
+        return layer(p, h, i) + amp.take(s["words"], i)
+
+    n = amp.length(s["words"])
+    return (amp.fori_loop(n, step, s["x"]) ** 2).sum()
+
+
+def layers_of_pairs(p, s):
+    """A loop for each word, as deep as the example says."""
+
+    def deep(word):
+        return amp.fori_loop(s["depth"], lambda i, h: layer(p, h, i), s["x"] * word).sum()
+
+    return amp.sum(amp.map(deep, s["words"]))
+
+
+@pytest.mark.parametrize("model", [layers_of_depth, layers_along_words, layers_of_pairs])
+@settings(max_examples=8)
+@given(
+    seed=st.integers(0, 1 << 16),
+    depths=st.lists(
+        st.integers(0, LAYERS),
+        min_size=1,
+        max_size=5,
+    ),
+)
+def test_layers_chosen_by_a_number_are_those_of_each_example(model, seed, depths):
+    rng = np.random.default_rng(seed)
+    p = params_of(seed)
+    examples = []
+    for depth in depths:
+        examples.append(
+            {
+                "x": rng.normal(size=WIDTH).astype(np.float32),
+                "depth": np.int32(depth),
+                "words": rng.normal(size=int(rng.integers(LAYERS + 1))).astype(np.float32),
+            }
+        )
+    spec = {"x": f"float32[{WIDTH}]", "depth": "int32[]", "words": "float32[t]"}
+    batched = amp.vmap(model, spec, params=p)
+    batch = batched.pack(examples)
+
+    def total(p):
+        return sum(model(p, s) for s in examples)
+
+    found, grads = jax.value_and_grad(lambda p: batched(p, batch).sum())(p)
+    want, want_grads = jax.value_and_grad(total)(p)
+    np.testing.assert_allclose(found, want, 1e-4)
+    for name in p:
+        largest = max(
+            1.0,
+            float(np.abs(want_grads[name]).max()),
+        )
+        np.testing.assert_allclose(
+            grads[name],
+            want_grads[name],
+            1e-3,
+            1e-4 * largest,
+        )
+
+
+@pytest.mark.parametrize("model", [layers_of_depth, early_exit(0, 1)])
+def test_no_row_has_a_layer_of_its_own_and_no_round_a_gradient_of_all(model):
+    p = params_of(0)
+    examples = []
+    for i in range(7):
+        x = np.ones(WIDTH, np.float32)
+        examples.append({"x": x, "limit": np.float32(i), "depth": np.int32(i % 4)})
+    batched = amp.vmap(model, {**SPEC, "depth": "int32[]"}, params=p)
+    batch = batched.pack(examples)
+    traced = jax.make_jaxpr(jax.grad(lambda p: batched(p, batch).sum()))(p)
+    rows = len(batch.weights)
+    assert rows > LAYERS
+    assert not re.search(rf"f32\[{rows},{WIDTH},{WIDTH}\]", str(traced))
+    made = []
+    for loop in loops_in(traced.jaxpr):
+        for body in inner(loop):
+            made += [out.aval.shape for each in equations_in(body) for out in each.outvars]
+    assert made
+    assert (LAYERS, WIDTH, WIDTH) not in made
