@@ -175,7 +175,7 @@ def numbered_part(
     closed: Sequence[Value],
     most: int = 0,
 ) -> SplitFunction | None:
-    """Splits a loop's function into what a round's number chooses from arrays that all rows share, and the rest; None where that is nothing.
+    """Splits off the reads by a round's number from arrays alike for all rows; None where there are none.
 
     Args:
       turn: The loop's function.

@@ -158,7 +158,7 @@ def _numbers_of_rounds(
     space: IndexSpace,
     rows: Sequence[Value],
 ) -> list[Any]:
-    """Finds the variables of a loop's function that are the elements' numbers: if the loop begins with the first, all rows of a round have the same.
+    """Finds the elements' numbers among a loop's variables: if the loop begins with the first element, all rows of a round have the same.
 
     Args:
       call: The loop.

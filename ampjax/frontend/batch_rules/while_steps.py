@@ -32,7 +32,6 @@ from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.values import Constant
 
-
 FEW_ROUNDS = 16
 """So many rounds may all run, if they are light."""
 
@@ -46,7 +45,7 @@ def while_loop(
     call: Call,
     operands: Sequence[Value],
 ) -> list[Value]:
-    """Runs the largest possible number of rounds; rounds that no row needs are left out, unless they are light and few."""
+    """Runs the largest possible number of rounds; empty rounds are left out, unless few and light."""
     test, turn, _ = call.functions
     n_test, n_turn, _ = call.n_closed
     closed = operands[n_test : n_test + n_turn]
@@ -84,7 +83,7 @@ def while_loop(
 
 
 def _is_light(turn: Traced, most: int) -> bool:
-    """Whether rounds that no row needs cost less than to ask in each round whether any does: `jax.lax.cond` copies what the backward pass is kept.
+    """Whether empty rounds cost less than a question in each round: `jax.lax.cond` copies all values kept for the backward pass.
 
     Args:
       turn: The function of a round.
@@ -159,7 +158,7 @@ class MaskedRounds:
       goes_on: From the run and a round's number whether each row goes on after that round.
       counters: The parts of the carry that count rounds, by place.
       by_number: What is read by these; None for nothing.
-      runs_empty: Whether rounds that no row needs are computed, too.
+      runs_empty: Whether empty rounds, which no row needs, are computed, too.
     """
 
     goes: Rows

@@ -300,7 +300,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class ReadsByNumber:
-    """What a loop reads of arrays that all rows share by the number of a round, such as a layer's weights: read for all rounds before the loop.
+    """Reads of a loop by the number of a round, such as of a layer's weights, from arrays alike for all rows: made for all rounds before the loop.
 
     Read in the loop, its derivative would be an array as large as all layers in each round.
 
@@ -337,7 +337,7 @@ class ReadsByNumber:
         return jax.vmap(of_round)([*numbers])
 
     def values(self, space: IndexSpace) -> list[View]:
-        """What is read, as values in a round.
+        """Returns the reads as values in a round.
 
         Args:
           space: The space of the loop's rows.

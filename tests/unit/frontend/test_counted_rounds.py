@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.jaxpr_walks import equations_in, loops_in
 
 import ampjax as amp
+from ampjax.frontend.batch_rules import while_steps
 from ampjax.jaxprs.primitives import inner
-from support.jaxpr_walks import equations_in, loops_in
 
 WIDTH = 5
 LAYERS = 6
@@ -243,3 +244,34 @@ def test_no_row_has_a_layer_of_its_own_and_no_round_a_gradient_of_all(model):
             made += [out.aval.shape for each in equations_in(body) for out in each.outvars]
     assert made
     assert (LAYERS, WIDTH, WIDTH) not in made
+
+
+@pytest.mark.parametrize("few", [0, 16])
+def test_rounds_without_rows_leave_no_trace(few, monkeypatch):
+    """A round behind the last one takes a root of a negative number, which counts nowhere."""
+    monkeypatch.setattr(while_steps, "FEW_ROUNDS", few)
+
+    def model(p, s):
+        def turn(x):
+            return jnp.sqrt(x - p["less"]) * p["times"]
+
+        x = amp.while_loop(
+            lambda x: x > 1,
+            turn,
+            s["x"],
+            most=12,
+        )
+        return x**2
+
+    p = {"less": jnp.float32(0.9), "times": jnp.float32(0.8)}
+    examples = [{"x": np.float32(x)} for x in (0.5, 3.0, 7.0)]
+    batched = amp.vmap(model, {"x": "float32[]"}, params=p)
+    batch = batched.pack(examples)
+
+    def total(p):
+        return sum(model(p, s) for s in examples)
+
+    found = jax.value_and_grad(lambda p: batched(p, batch).sum())(p)
+    want = jax.value_and_grad(total)(p)
+    assert np.isfinite(found[0])
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4), found, want)
