@@ -117,6 +117,28 @@ def test_a_run_on_two_replicas_equals_one_on_one_device(run_option):
     assert "rows of a packed batch refer to each other" in told
 
 
+def test_one_replica_takes_packed_batches_as_they_are():
+    steps = [EXAMPLES[:7], EXAMPLES[7:9], EXAMPLES[9:20]]
+    tx = optax.adagrad(0.1)
+    runner = px.get_runner(
+        lambda p, batch: BATCHED(p, batch).mean(),
+        PARAMS,
+        tx,
+        Resources((Machine("a", tuple(jax.local_devices()[:1])),)),
+    )
+    for examples in steps:
+        runner.run(BATCHED.pack(examples))
+    want = by_one_device(tx, steps)
+    for name, value in want.items():
+        np.testing.assert_allclose(
+            runner.params[name],
+            value,
+            rtol=1e-5,
+            atol=1e-6,
+        )
+    assert "embed [2000, 4]  sparse" in str(runner.explain())
+
+
 def test_a_packed_batch_is_not_cut():
     runner = px.get_runner(
         loss,
