@@ -13,6 +13,7 @@ import numpy as np
 from ampjax.frontend.batch_rules.carried_parts import CarriedPart
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
+    ReadsByNumber,
     Room,
     Rows,
     Run,
@@ -148,13 +149,15 @@ class _Reads:
       tables: The arrays of the batch that each level has a part of.
       early: What is read before the loop, as it is called in a level.
       late: What each level reads: as it is called there, where it is, and the array of its rows' numbers.
-      given: What each level gets a part of: the tables, and what is read before.
+      by_number: What each level reads by its number, if not before the loop.
+      given: What each level gets a part of: the tables, what is read before, and the numbers.
     """
 
     tables: Sequence[Slot]
     early: Sequence[Rows]
     late: Sequence[tuple[Rows, Rows, Slot]]
-    given: tuple[Sequence[Any], Sequence[Any]]
+    by_number: ReadsByNumber | None
+    given: tuple[Sequence[Any], Sequence[Any], Sequence[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,10 +283,14 @@ class _LevelLoop:
         late = []
         values = []
         by_number = self.made.by_number
+        own_numbers = []
         if by_number is not None:
-            early += by_number.inside
-            own = [jnp.asarray(numbers, rows.aval.dtype) for rows in by_number.numbers]
-            values += by_number.of_rounds(run, own)
+            for rows in by_number.numbers:
+                own_numbers.append(jnp.asarray(numbers, rows.aval.dtype))
+            if len(numbers) <= by_number.most_rounds:
+                early += by_number.inside
+                values += by_number.of_rounds(run, own_numbers)
+                by_number = None
         for each in self.made.reads:
             out, source, slot, _ = each
             if _is_read_once(run, each):
@@ -295,7 +302,8 @@ class _LevelLoop:
             [*tables],
             early,
             late,
-            ([*tables.values()], values),
+            by_number,
+            ([*tables.values()], values, own_numbers),
         )
 
     def _level(
@@ -303,10 +311,10 @@ class _LevelLoop:
         run: Run,
         carry: Sequence[Any],
         reads: _Reads,
-        given: tuple[Sequence[Any], Sequence[Any]],
+        given: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
     ) -> Run:
         """Prepares the run of a level."""
-        tables, values = given
+        tables, values, numbers = given
         _, inside, *_ = self.carried
         each = run.inner(dict(zip(reads.tables, tables, strict=True)))
         each.put(inside, carry)
@@ -315,6 +323,11 @@ class _LevelLoop:
             each.put(
                 [out],
                 [taken(run.get(source), each.slots[slot])],
+            )
+        if reads.by_number is not None:
+            each.put(
+                reads.by_number.inside,
+                reads.by_number.of_round(run, numbers),
             )
         return each
 

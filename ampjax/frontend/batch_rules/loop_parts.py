@@ -18,7 +18,7 @@ from ampjax.frontend.draft.payload_types import is_key
 from ampjax.frontend.draft.values import Constant
 from ampjax.frontend.loops.split_products import with_split_products
 from ampjax.frontend.loops.traced_rows import HEAVY
-from ampjax.jaxprs.primitives import depending, needed_equations, variables_read
+from ampjax.jaxprs.primitives import depending, is_inexact, needed_equations, variables_read
 
 READS = ("gather", "dynamic_slice")
 """Operations whose transpose adds to a whole table: at each level of a loop, if they are in the loop."""
@@ -26,16 +26,17 @@ READS = ("gather", "dynamic_slice")
 
 def reads_by_number(
     body: Body,
-    function: Traced,
+    part: NumberedPart,
     closed: Sequence[Value],
 ) -> ReadsByNumber:
     """Adds reads by number in front of a loop.
 
     Args:
       body: Where the loop is.
-      function: From what it closes over and the numbers to what is read, as `numbered_part` splits it off.
-      closed: What it closes over.
+      part: The reads.
+      closed: What the loop's function closes over.
     """
+    function = part.first
     block = Block(body.block)
     numbers = [Rows(variable.aval, None) for variable in function.jaxpr.invars]
     block.give(numbers)
@@ -50,7 +51,7 @@ def reads_by_number(
         assert isinstance(value, View)
         found.append(value.rows)
         inside.append(Rows(variable.aval, None))
-    return ReadsByNumber(block, numbers, found, inside)
+    return ReadsByNumber(block, numbers, found, inside, part.most_rounds)
 
 
 def is_shared(value: Value) -> bool:
@@ -58,6 +59,18 @@ def is_shared(value: Value) -> bool:
     if isinstance(value, View):
         return value.rows.room is None
     return isinstance(value, Constant)
+
+
+MOVES = (
+    *READS,
+    "squeeze",
+    "reshape",
+    "transpose",
+    "broadcast_in_dim",
+    "slice",
+    "convert_element_type",
+)
+"""Operations that move numbers, or round them: what is finite stays so."""
 
 
 @dataclass(frozen=True)
@@ -169,46 +182,99 @@ def early_part(step: Traced, n_carry: int) -> SplitFunction | None:
     )
 
 
+@dataclass(frozen=True)
+class NumberedPart(SplitFunction):
+    """The reads of a loop's function by a round's number, and the rest, which gets them behind its arguments.
+
+    Args:
+      most_rounds: For so many rounds all reads together are about as large as the arrays that are read.
+    """
+
+    most_rounds: int
+
+
 def numbered_part(
     turn: Traced,
     numbers: Collection[Any],
     closed: Sequence[Value],
-    most: int = 0,
-) -> SplitFunction | None:
+) -> NumberedPart | None:
     """Splits off the reads by a round's number from arrays alike for all rows; None where there are none.
+
+    Reads alone are split off, with integers that say where: anything else might not be finite in a round that no row needs.
 
     Args:
       turn: The loop's function.
       numbers: Its variables that have the same number for all rows of a round.
       closed: What it closes over.
-      most: How many rounds there are, if they are to be left as they are where all choices together are much larger than the array chosen from.
-
-    Returns:
-      From what is closed over and the numbers to what the loop needs of it; and the loop's function, which gets that behind its arguments.
     """
     jaxpr = turn.jaxpr
-    of_rows = [v for v in jaxpr.invars if v not in numbers]
+    shared = set()
     for variable, value in zip(jaxpr.constvars, closed, strict=True):
-        if not is_shared(value):
-            of_rows.append(variable)
-    numbered = depending(jaxpr.eqns, numbers) - depending(jaxpr.eqns, of_rows)
+        if is_shared(value):
+            shared.add(variable)
+    numbered = depending(jaxpr.eqns, numbers) - _of_rows(jaxpr, {*shared, *numbers})
     roots = []
+    limits = []
     for equation in jaxpr.eqns:
-        if equation.primitive.name not in READS or not numbered.issuperset(equation.outvars):
+        (result, *_) = equation.outvars or [None]
+        if equation.primitive.name not in READS or result not in numbered:
             continue
-        (result,) = equation.outvars
-        if most * result.aval.size <= 2 * equation.invars[0].aval.size:
+        source, *places = equation.invars
+        if source in shared and _are_integers(jaxpr, places):
             roots.append(result)
-    early = needed_equations(jaxpr.eqns, roots, ())
+            limits.append(2 * source.aval.size // max(result.aval.size, 1))
     late = needed_equations(jaxpr.eqns, jaxpr.outvars, roots)
     wanted = variables_read(late, jaxpr.outvars)
     crossing = [v for v in roots if v in wanted]
     if not crossing:
         return None
-    return SplitFunction(
+    early = needed_equations(jaxpr.eqns, crossing, ())
+    return NumberedPart(
         _part(turn, [*numbers], early, crossing),
         _part(turn, [*jaxpr.invars, *crossing], late, jaxpr.outvars),
+        min(limits),
     )
+
+
+def _of_rows(jaxpr: Any, shared: Collection[Any]) -> set[Any]:
+    """The variables with a value for each row: these depend on an input that rows do not share."""
+    roots = [v for v in (*jaxpr.constvars, *jaxpr.invars) if v not in shared]
+    return depending(jaxpr.eqns, roots)
+
+
+def computes_shared(
+    turn: Traced,
+    numbers: Collection[Any],
+    closed: Sequence[Value],
+) -> bool:
+    """Whether a loop's function computes real numbers from shared values alone: these might not be finite in a round that no row needs.
+
+    Args:
+      turn: The loop's function.
+      numbers: As `numbered_part` gets them.
+      closed: As `numbered_part` gets it.
+    """
+    jaxpr = turn.jaxpr
+    shared = {*numbers}
+    for variable, value in zip(jaxpr.constvars, closed, strict=True):
+        if is_shared(value):
+            shared.add(variable)
+    of_rows = _of_rows(jaxpr, shared)
+    for equation in jaxpr.eqns:
+        is_moved = equation.primitive.name in MOVES
+        for result in equation.outvars:
+            if result not in of_rows and is_inexact(result.aval.dtype) and not is_moved:
+                return True
+    return False
+
+
+def _are_integers(jaxpr: Any, places: Sequence[Any]) -> bool:
+    """Whether places in an array are computed from integers alone, without a combinator."""
+    for equation in needed_equations(jaxpr.eqns, places, ()):
+        atoms = [*equation.invars, *equation.outvars]
+        if equation.primitive is COMBINATOR or any(is_inexact(v.aval.dtype) for v in atoms):
+            return False
+    return True
 
 
 def part_behind(step: Traced, n_carry: int) -> SplitFunction | None:

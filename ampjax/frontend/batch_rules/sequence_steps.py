@@ -75,7 +75,7 @@ def scan(
     numbers = _numbers_of_rounds(call, space, rows)
     split = numbered_part(step, numbers, closed)
     if split is not None and any(each.ndim > 1 for each in split.first.jaxpr.out_avals):
-        by_number = reads_by_number(body, split.first, closed)
+        by_number = reads_by_number(body, split, closed)
         second = replace(call, functions=(split.second,))
         return _by_level(body, second, space, closed, init, rows, by_number)
     if in_steps(

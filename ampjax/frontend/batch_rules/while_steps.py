@@ -14,7 +14,7 @@ from jax.extend import core as jex
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import CarriedPart, carried_part
 from ampjax.frontend.batch_rules.choice_steps import masked, updated_rows
-from ampjax.frontend.batch_rules.loop_parts import numbered_part, reads_by_number
+from ampjax.frontend.batch_rules.loop_parts import computes_shared, numbered_part, reads_by_number
 from ampjax.frontend.batch_rules.step_loops import cost_of_start
 from ampjax.frontend.batches.programs_of_rows import (
     Block,
@@ -27,10 +27,11 @@ from ampjax.frontend.batches.programs_of_rows import (
 )
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import STEP_RULES, Value
-from ampjax.frontend.combinators.branches import WHILE
-from ampjax.frontend.combinators.tracing import Call, Traced
-from ampjax.frontend.deduction.equations import calls
+from ampjax.frontend.combinators.branches import READ, WHILE
+from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced
 from ampjax.frontend.draft.values import Constant
+from ampjax.frontend.loops.traced_rows import HEAVY
+from ampjax.jaxprs.primitives import inner, is_anywhere
 
 FEW_ROUNDS = 16
 """So many rounds may all run, if they are light."""
@@ -61,11 +62,12 @@ def while_loop(
     most = call.options["most"]
     counters = _counters(turn, init)
     numbers = [turn.jaxpr.invars[place] for place in counters]
-    split = numbered_part(turn, numbers, closed, most)
+    is_safe = not computes_shared(turn, numbers, closed)
+    split = numbered_part(turn, numbers, closed)
     by_number = None
-    if split is not None:
+    if split is not None and most <= split.most_rounds:
         turn = split.second
-        by_number = reads_by_number(body, split.first, closed)
+        by_number = reads_by_number(body, split, closed)
     return rounds(
         body,
         call,
@@ -77,7 +79,7 @@ def while_loop(
             most,
             counters=counters,
             by_number=by_number,
-            runs_empty=_is_light(turn, most),
+            runs_empty=is_safe and _is_light(turn, most),
         ),
     )
 
@@ -89,9 +91,19 @@ def _is_light(turn: Traced, most: int) -> bool:
       turn: The function of a round.
       most: How many rounds there are.
     """
-    if most > FEW_ROUNDS or [*calls(turn.jaxpr)]:
+    if most > FEW_ROUNDS or is_anywhere(turn.jaxpr, _is_heavy_inside):
         return False
     return cost_of_start(turn) >= LIGHT_ROWS
+
+
+def _is_heavy_inside(equation: Any) -> bool:
+    """Whether an equation may take long, or for ever: a loop, a combinator but `read`, or a function with products."""
+    if equation.primitive is COMBINATOR:
+        return equation.params["call"].kind != READ
+    if equation.primitive.name in ("while", "scan"):
+        return True
+    has_product = lambda each: each.primitive.name in HEAVY
+    return any(is_anywhere(each, has_product) for each in inner(equation))
 
 
 @dataclass(frozen=True)

@@ -300,21 +300,23 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class ReadsByNumber:
-    """Reads of a loop by the number of a round, such as of a layer's weights, from arrays alike for all rows: made for all rounds before the loop.
+    """Reads of a loop by the number of a round, such as of a layer's weights, from arrays alike for all rows.
 
-    Read in the loop, its derivative would be an array as large as all layers in each round.
+    Made in the loop, the derivative of a read is an array as large as all layers in each round; so all are made before it, if that is not too much.
 
     Args:
       block: Where it is read.
       numbers: What it depends on, in that block.
       found: What is read there.
       inside: What that is called in a round.
+      most_rounds: For more rounds it would be too much to read for all before the loop.
     """
 
     block: Block
     numbers: Sequence[Rows]
     found: Sequence[Rows]
     inside: Sequence[Rows]
+    most_rounds: int
 
     def of_rounds(
         self,
@@ -325,16 +327,25 @@ class ReadsByNumber:
 
         Args:
           run: The run of the block around the loop.
-          numbers: `[rounds]` each: what it depends on.
+          numbers: `[rounds]` each: what the reads depend on.
         """
+        return jax.vmap(lambda own: self.of_round(run, own))([*numbers])
 
-        def of_round(numbers: Sequence[Any]) -> list[Any]:
-            own = run.inner()
-            own.put(self.numbers, numbers)
-            self.block.run(own)
-            return [*map(own.get, self.found)]
+    def of_round(
+        self,
+        run: Run,
+        numbers: Sequence[Any],
+    ) -> list[Any]:
+        """Reads for one round.
 
-        return jax.vmap(of_round)([*numbers])
+        Args:
+          run: The run of the block around the loop, or of the round.
+          numbers: What the reads depend on.
+        """
+        own = run.inner()
+        own.put(self.numbers, numbers)
+        self.block.run(own)
+        return [*map(own.get, self.found)]
 
     def values(self, space: IndexSpace) -> list[View]:
         """Returns the reads as values in a round.
