@@ -248,6 +248,7 @@ class RowLowering:
         origin: Callable[[Any], np.ndarray],
         way: Hashable,
         original: Any = None,
+        read: Hashable = None,
     ) -> Elements:
         """For each row of a space, one of the sequences that each row of another space has.
 
@@ -257,8 +258,10 @@ class RowLowering:
           origin: For each of its rows, the row of the other space.
           way: What the origin says: the same means the same.
           original: The space of which the elements are copies, if they are those of a sequence around.
+          read: What the origin says, if copies of equal sequences are read otherwise, too, as a matrix's rows and columns are; else as `way`.
         """
         outer = value.space
+        read = way if read is None else read
 
         def sizes(data: Any) -> np.ndarray:
             rows = origin(data)
@@ -297,8 +300,9 @@ class RowLowering:
                 same = self._same_for_all(one, inner)
                 if same is not None:
                     # the columns of a matrix of pairs, of which copies are one, too
-                    return self.sequence_at(self.copied(one, outer), inner, row, "around", same)
-            found = self.value_at(one, outer, inner, row, (way, outer))
+                    own = self.copied(one, outer)
+                    return self.sequence_at(own, inner, row, "around", same, ("of", read, outer))
+            found = self.value_at(one, outer, inner, row, (read, outer))
             if original is not None and isinstance(found, View | Static):
                 # what is computed for each row of a space between is no copy of one further out
                 source = one if outer is original else self.across.get(one)

@@ -463,7 +463,23 @@ def along_the_elements(p, s):
     )
 
 
-ORDINARY = [next_tokens, positions, updates, columns, loops, choices]
+def products_of_pairs(p, s):
+    """Matrices of pairs multiplied with one another: rows and columns of the same sequence."""
+    v = hidden(p, s)
+    a = jnp.tanh((v * p["b"]) @ v.T)
+    b = jnp.sin(v @ (p["w"] @ v.T))
+    rows = jax.vmap(lambda row: row @ a)(b)
+    return (
+        total((a @ b) * b)
+        + total((a.T @ b) * a)
+        + total((jax.nn.softmax(a) @ b.T) * a)
+        + total(jnp.einsum("ij,kj->ik", a, b) * b)
+        + total(rows * b)
+        + total((a @ a @ v) * v)
+    )
+
+
+ORDINARY = [next_tokens, positions, updates, columns, loops, choices, products_of_pairs]
 LONGER = [apart_by_two, along_the_elements, rounds, contrastive, convolutions, inside_of_others]
 
 
