@@ -188,8 +188,7 @@ class _LevelLoop:
         elif self.made.frame.repeats_last:
             every = lambda: self._all_levels(run, start, self._reads(run, self._repeats(run)))
         else:
-            numbers = np.arange(len(there))
-            return self._all_levels(run, start, self._reads(run, numbers))
+            return self._all_levels(run, start, self._reads(run))
         return jax.lax.cond(
             jnp.any(there),
             every,
@@ -201,18 +200,18 @@ class _LevelLoop:
 
         Args:
           run: The run of the block around.
-          numbers: `[levels]`: which level is computed at each; in NumPy if it is each one itself.
+          numbers: `[levels]`: which level is computed at each; None if it is each one itself.
         """
         frame = self.made.frame
         tables = {}
         for slot in self.low.slots:
             if frame in slot.frame.around():
                 table = run.slots[slot]
-                tables[slot] = table if isinstance(numbers, np.ndarray) else table[numbers]
+                tables[slot] = table if numbers is None else table[numbers]
         return tables
 
     def _repeats(self, run: Run) -> Any:
-        """The numbers of levels, for levels without rows that of the last one with rows."""
+        """The numbers of levels, for levels without rows the number of the last one with rows."""
         is_new = jnp.any(run.slots[self.there], -1)
         return jnp.minimum(
             jnp.arange(len(is_new)),
@@ -271,7 +270,7 @@ class _LevelLoop:
         )
         return self._ended(run, last, stacked)
 
-    def _reads(self, run: Run, numbers: Any) -> _Reads:
+    def _reads(self, run: Run, numbers: Any = None) -> _Reads:
         """Reads values of the batch before the loop, where one read for all levels is best.
 
         Args:
@@ -285,9 +284,11 @@ class _LevelLoop:
         by_number = self.made.by_number
         own_numbers = []
         if by_number is not None:
+            n_levels = len(run.slots[self.there])
+            own = jnp.arange(n_levels) if numbers is None else numbers
             for rows in by_number.numbers:
-                own_numbers.append(jnp.asarray(numbers, rows.aval.dtype))
-            if len(numbers) <= by_number.most_rounds:
+                own_numbers.append(own.astype(rows.aval.dtype))
+            if n_levels <= by_number.most_rounds:
                 early += by_number.inside
                 values += by_number.of_rounds(run, own_numbers)
                 by_number = None

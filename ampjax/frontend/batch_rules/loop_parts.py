@@ -237,7 +237,7 @@ def numbered_part(
 
 
 def _of_rows(jaxpr: Any, shared: Collection[Any]) -> set[Any]:
-    """The variables with a value for each row: these depend on an input that rows do not share."""
+    """The variables with a value for each row: all depend on inputs with one."""
     roots = [v for v in (*jaxpr.constvars, *jaxpr.invars) if v not in shared]
     return depending(jaxpr.eqns, roots)
 
@@ -247,7 +247,7 @@ def computes_shared(
     numbers: Collection[Any],
     closed: Sequence[Value],
 ) -> bool:
-    """Whether a loop's function computes real numbers from shared values alone: these might not be finite in a round that no row needs.
+    """Whether a loop's function computes real numbers from shared values alone, which might not be finite in an empty round.
 
     Args:
       turn: The loop's function.

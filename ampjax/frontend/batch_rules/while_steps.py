@@ -39,6 +39,9 @@ FEW_ROUNDS = 16
 LIGHT_ROWS = 32
 """A round is light if so many rows of it take no longer than a step of a loop takes to start."""
 
+SLOW = "while", "scan", "sort", "fft", "cholesky", "lu", "qr", "eigh", "svd", "triangular_solve"
+"""Operations of no light round: what they cost is not seen from their results, and a loop may not end."""
+
 
 @STEP_RULES.of(WHILE)
 def while_loop(
@@ -97,10 +100,10 @@ def _is_light(turn: Traced, most: int) -> bool:
 
 
 def _is_heavy_inside(equation: Any) -> bool:
-    """Whether an equation may take long, or for ever: a loop, a combinator but `read`, or a function with products."""
+    """Whether an equation may take longer than its results are large: a combinator but `read`, a loop, or a function with products."""
     if equation.primitive is COMBINATOR:
         return equation.params["call"].kind != READ
-    if equation.primitive.name in ("while", "scan"):
+    if equation.primitive.name in SLOW:
         return True
     has_product = lambda each: each.primitive.name in HEAVY
     return any(is_anywhere(each, has_product) for each in inner(equation))

@@ -275,3 +275,88 @@ def test_rounds_without_rows_leave_no_trace(few, monkeypatch):
     want = jax.value_and_grad(total)(p)
     assert np.isfinite(found[0])
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4), found, want)
+
+
+def not_finite_behind(p, s):
+    """A later round's number would divide by zero."""
+
+    def turn(carry):
+        h, number = carry
+        own = p["layers"] / (5 - number)
+        return jnp.tanh(own[number % LAYERS] @ h), number + 1
+
+    h, _ = amp.while_loop(
+        lambda carry: carry[1] < s["limit"],
+        turn,
+        (s["x"], 0),
+        most=LAYERS,
+    )
+    return (h**2).sum()
+
+
+def layers_by_a_choice(p, s):
+    def turn(carry):
+        h, number = carry
+        own = amp.cond(number > 1, lambda: p["layers"], lambda: 2 * p["layers"])
+        return layer({**p, "layers": own}, h, number), number + 1
+
+    h, _ = amp.while_loop(
+        lambda carry: carry[1] < s["limit"],
+        turn,
+        (s["x"], 0),
+        most=LAYERS,
+    )
+    return (h**2).sum()
+
+
+def shared_by_turns(p, s):
+    """Two layers in turn, for many rounds."""
+    step = lambda i, h: layer(p, h, i % 2)
+    return (amp.fori_loop(3 * s["limit"].astype(int), step, s["x"]) ** 2).sum()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [not_finite_behind, layers_by_a_choice, shared_by_turns],
+)
+@pytest.mark.parametrize("limits", [[0.0, 0.0], [3.0, 1.0, 5.0]])
+def test_rounds_that_no_example_needs_change_nothing(model, limits):
+    p = params_of(2)
+    rng = np.random.default_rng(2)
+    examples = []
+    for limit in limits:
+        x = rng.normal(size=WIDTH).astype(np.float32)
+        examples.append({"x": x, "limit": np.float32(limit)})
+    batched = amp.vmap(model, SPEC, params=p)
+    batch = batched.pack(examples)
+
+    def total(p):
+        return sum(model(p, s) for s in examples)
+
+    found = jax.value_and_grad(lambda p: batched(p, batch).sum())(p)
+    want = jax.value_and_grad(total)(p)
+    close = lambda x, y: np.testing.assert_allclose(x, y, 1e-3, 1e-4)
+    jax.tree.map(close, found, want)
+
+
+def test_a_loop_in_a_round_that_no_example_needs_is_left_out():
+    """Newton's rule for a root would go on without end below zero."""
+
+    def root(a):
+        return jax.lax.while_loop(
+            lambda x: jnp.abs(x * x - a) > 1e-3,
+            lambda x: 0.5 * (x + a / x),
+            a,
+        )
+
+    def model(p, s):
+        return amp.while_loop(
+            lambda h: h > 0.6,
+            lambda h: root(h - 0.5) + p["bias"][0, 0],
+            1.0 * s["limit"],
+            most=8,
+        )
+
+    examples = [{"limit": np.float32(0)}, {"limit": np.float32(-4)}]
+    batched = amp.vmap(model, {"limit": "float32[]"})
+    np.testing.assert_allclose(batched(params_of(2), examples), [0, -4])
