@@ -70,7 +70,7 @@ MOVES = (
     "slice",
     "convert_element_type",
 )
-"""Operations that move numbers, or round them: what is finite stays so."""
+"""Operations without arithmetic: finite operands give finite results."""
 
 
 @dataclass(frozen=True)
@@ -216,9 +216,9 @@ def numbered_part(
     roots = []
     limits = []
     for equation in jaxpr.eqns:
-        (result, *_) = equation.outvars or [None]
-        if equation.primitive.name not in READS or result not in numbered:
+        if equation.primitive.name not in READS or not numbered.issuperset(equation.outvars):
             continue
+        (result,) = equation.outvars
         source, *places = equation.invars
         if source in shared and _are_integers(jaxpr, places):
             roots.append(result)

@@ -40,7 +40,7 @@ LIGHT_ROWS = 32
 """A round is light if so many rows of it take no longer than a step of a loop takes to start."""
 
 SLOW = "while", "scan", "sort", "fft", "cholesky", "lu", "qr", "eigh", "svd", "triangular_solve"
-"""Operations of no light round: what they cost is not seen from their results, and a loop may not end."""
+"""Operations of no light round: small results may cost much, and loops may not end."""
 
 
 @STEP_RULES.of(WHILE)
