@@ -379,6 +379,9 @@ def side_by_side(
     def copied(inner: IndexSpace) -> IndexSpace | None:
         if inner.parent is space:
             return low.copy_space(low.original(inner), around)
+        # what each element of the loop has lies nowhere around the loop, though the loop may carry a sequence of the same elements
+        if low.original(inner).parent not in around.around():
+            return None
         # of a matrix of pairs the pairs, which lie beside those around if its rows do
         outer = None if inner.parent is None else copied(inner.parent)
         return None if outer is None else low.copy_space(low.original(inner), outer)

@@ -223,7 +223,8 @@ def numbered_part(
         if source in shared and _are_integers(jaxpr, places):
             roots.append(result)
             limits.append(2 * source.aval.size // max(result.aval.size, 1))
-    late = needed_equations(jaxpr.eqns, jaxpr.outvars, roots)
+    # all others stay: what is told in a round has no result
+    late = [each for each in jaxpr.eqns if not each.outvars or each.outvars[0] not in roots]
     wanted = variables_read(late, jaxpr.outvars)
     crossing = [v for v in roots if v in wanted]
     if not crossing:

@@ -587,6 +587,34 @@ def test_a_compiled_batch_its_sequences_and_an_ensemble():
         )
 
 
+def test_elements_of_a_turn_beside_a_carry_of_the_same_sequence():
+    """Each turn has a list of its own length, and carries a sequence over all turns' elements."""
+
+    def model(p, s):
+        def turn(xs, own):
+            return amp.map(
+                lambda x: jnp.tanh(x * p["b"][0] + amp.sum(amp.map(lambda v: v * x, own))),
+                xs,
+            ), 0.0
+
+        def back(xs, own):
+            return turn(xs, own)[0], amp.sum(own)
+
+        xs, _ = amp.scan(turn, s["x"], s["lists"])
+        xs, sums = amp.scan(back, xs, s["lists"], reverse=True)
+        weights = jnp.arange(xs.shape[0])
+        return amp.sum(amp.map(lambda x, y, i: x * jnp.cos(y + i), xs, sums, weights))
+
+    examples = []
+    for seed, lengths in enumerate([[2, 1, 3], [1, 0], [], [3]]):
+        rng = np.random.default_rng(seed)
+        lists = [rng.normal(size=n) for n in lengths]
+        examples.append({"x": rng.normal(size=len(lengths)), "lists": lists})
+    spec = {"x": "float64[t]", "lists": "float64[t,n]"}
+    with jax.enable_x64(True):
+        check_batch(model, PARAMS, spec, examples)
+
+
 def test_metrics_and_outputs_of_turns():
     def told(p, s):
         def body(i, hs):

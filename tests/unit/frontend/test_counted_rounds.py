@@ -360,3 +360,41 @@ def test_a_loop_in_a_round_that_no_example_needs_is_left_out():
     examples = [{"limit": np.float32(0)}, {"limit": np.float32(-4)}]
     batched = amp.vmap(model, {"limit": "float32[]"})
     np.testing.assert_allclose(batched(params_of(2), examples), [0, -4])
+
+
+def test_what_rounds_tell_is_told():
+    """A metric, whose layer nothing else reads, and an output."""
+
+    def deep(p, s):
+        def step(i, h):
+            h = layer(p, h, i)
+            amp.metric("read", p["bias"][i].sum())
+            amp.output("state", h)
+            return h
+
+        return amp.fori_loop(s["depth"], step, s["x"]).sum()
+
+    def turns(p, s):
+        def turn(carry):
+            h, number = carry
+            amp.metric("read", p["bias"][number].sum())
+            return layer(p, h, number), number + 1
+
+        test = lambda carry: carry[1] < s["depth"]
+        return amp.while_loop(test, turn, (s["x"], 0), most=LAYERS)[0].sum()
+
+    p = params_of(1)
+    depths = [0, 3, 1]
+    examples = [{"x": np.ones(WIDTH, np.float32), "depth": np.int32(d)} for d in depths]
+    spec = {"x": f"float32[{WIDTH}]", "depth": "int32[]"}
+    each = p["bias"].sum(1)
+    told = np.concatenate([each[:d] for d in depths])
+    for model in (deep, turns):
+        batched = amp.vmap(model, spec, params=p)
+        reports = batched.reports(p, batched.pack(examples))
+        values, counts = reports.metrics["read"]
+        assert counts.sum() == sum(depths)
+        np.testing.assert_allclose(values.sum(), told.sum(), 1e-5)
+        if model is deep:
+            lengths = [len(states) for states in reports.outputs["state"].tolist()]
+            assert lengths == depths
