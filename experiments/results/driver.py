@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ampjax.errors import SettingsError
 from experiments.results import runs
-from experiments.results.kept_records import NAME, Kept, begin, load, require_same
+from experiments.results.kept_records import NAME, Kept, begin, begin_again, load, require_same
 from experiments.results.page import publish
 from experiments.results.section import Command, Section
 from experiments.results.sections import SECTIONS
@@ -28,6 +28,7 @@ class ResultsOptions:
       out: Folder for the records; what each command printed is in its folder `raw`.
       only: Only sections, or commands, of these names.
       resume: Go on in a folder with records: commands that ended well are not run again.
+      again: In a folder with records, measure the commands of --only again, at this commit, which the page then names beside them.
       allow_dirty: Measure although files differ from the commit; the page says so.
       docs: Folder of the documentation: writes its page `results.md` and the marked tables of `index.md` from the folder's records, and keeps these as
         `measurements/results.jsonl`.
@@ -39,6 +40,7 @@ class ResultsOptions:
     out: Path = Path("runs/results")
     only: tuple[str, ...] = ()
     resume: bool = False
+    again: bool = False
     allow_dirty: bool = False
     docs: Path | None = None
     run: bool = True
@@ -114,7 +116,7 @@ def _measure(
     console: Console,
     program: Sequence[str],
 ) -> None:
-    """Runs the commands, all at one commit."""
+    """Runs the commands, all at one commit, which is another one than that of the records only where commands are measured again."""
     setting = setting_of(date.today().isoformat())
     if setting.changed and not options.allow_dirty:
         raise SettingsError(
@@ -123,11 +125,12 @@ def _measure(
             "files that differ from it",
             "Commit the changes, or add --allow-dirty for a trial.",
         )
-    kept = begin(
-        options.out / NAME,
-        setting,
-        options.resume,
-    )
+    path = options.out / NAME
+    if options.again:
+        kept = begin_again(path, setting, [command.name for command in commands])
+    else:
+        kept = begin(path, setting, options.resume)
+    commit = "" if setting.commit == kept.setting.commit else setting.commit
 
     def check() -> None:
         require_same(setting, setting_of(setting.date))
@@ -140,6 +143,7 @@ def _measure(
         check,
         options.minutes,
         program,
+        commit,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ class Ended:
       date: When it began, as year, month and day.
       failure: Why there is nothing; empty if all went well.
       records: What is kept of its records.
+      commit: Where it was measured again; empty for the commit of the whole run.
     """
 
     command: str
@@ -34,6 +35,7 @@ class Ended:
     date: str
     failure: str = ""
     records: Records = ()
+    commit: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,17 @@ class Kept:
 
     setting: Setting
     ended: Mapping[str, Ended]
+
+    @property
+    def later_commits(self) -> str:
+        """The commits at which some commands were measured again; empty for none."""
+        return ", ".join(sorted({each.commit for each in self.ended.values()} - {""}))
+
+    def at(self, ended: Ended) -> str:
+        """Commit and version of JAX of a command, in words."""
+        if not ended.commit:
+            return self.setting.at
+        return replace(self.setting, commit=ended.commit).at
 
     def records(self) -> dict[str, Records]:
         """The records of commands that have some, by the command's name."""
@@ -80,6 +93,27 @@ def load(path: Path) -> Kept:
             "Run `python -m experiments results --out FOLDER` first.",
         ) from error
     return Kept(setting, ended)
+
+
+def begin_again(path: Path, setting: Setting, commands: Collection[str]) -> Kept:
+    """The records of a run of which some commands are measured again, at another commit on the same machine.
+
+    Args:
+      path: The file.
+      setting: This process's.
+      commands: The names of these commands.
+
+    Raises:
+      SettingsError: If versions or the machine differ.
+      DataError: If the file is no file of records.
+    """
+    kept = load(path)
+    require_same(
+        replace(kept.setting, commit=setting.commit, changed=setting.changed),
+        setting,
+    )
+    others = {name: each for name, each in kept.ended.items() if name not in commands}
+    return replace(kept, ended=others)
 
 
 def begin(path: Path, setting: Setting, resume: bool) -> Kept:

@@ -99,6 +99,10 @@ def setting_in_words(kept: Kept) -> str:
         f"Measured at {setting.at}, jaxlib {setting.packages['jaxlib']}, Python {setting.python},",
         f"on {counted(setting.cores, 'core')} of a machine with `{setting.processor}`, from {in_words(setting.date)} on.",
     ]
+    if kept.later_commits:
+        words.append(
+            f"Some commands were measured again at commit {kept.later_commits}, as the lines below their tables say."
+        )
     if beside:
         words.append(f"Compared with {', '.join(beside)}.")
     if absent:
@@ -168,11 +172,13 @@ def _commands(section: Section, kept: Kept) -> str:
     """A line with a section's commands, their seconds and days."""
     lines = []
     days: Mapping[str, None] = {}
+    places: Mapping[str, None] = {}
     for command in section.commands:
         ended = kept.ended.get(command.name)
         if ended is not None:
             lines.append(f"`{ended.text}` ({ended.seconds:,.0f} s)")
             days = {**days, in_words(ended.date): None}
+            places = {**places, kept.at(ended): None}
     if not lines:
         return ""
-    return f"*{', '.join(lines)}; {kept.setting.at}, {' and '.join(days)}.*"
+    return f"*{', '.join(lines)}; {' and '.join(places)}, {' and '.join(days)}.*"

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def run_all(
     check: Callable[[], None],
     most_minutes: float | None = None,
     program: Sequence[str] = PROGRAM,
+    commit: str = "",
 ) -> None:
     """Runs all commands that have not ended well by now; the failure of one does not stop the others.
 
@@ -45,6 +47,7 @@ def run_all(
       check: Called before each command; it raises an error if the run must not go on.
       most_minutes: No command begins that is expected to end later, counted from now; None for no limit.
       program: What a command's arguments stand behind.
+      commit: The commit, if it is not the records' own.
     """
     todo = []
     for command in commands:
@@ -69,7 +72,7 @@ def run_all(
                 continue
             check()
             progress.update(task, description=command.name)
-            ended = run_one(command, folder, program)
+            ended = replace(run_one(command, folder, program), commit=commit)
             add(folder / NAME, ended)
             outcome = f"failed: {ended.failure}" if ended.failure else "done"
             progress.console.print(f"{command.name}: {outcome}, {ended.seconds:.0f} s")

@@ -102,7 +102,8 @@ def how_fast(kept: Kept) -> str:
     for line in LINES:
         rows.append([line.what, line.beside, _cell(line, records)])
     headers = ("an update, or a call", "compared with", "times as fast")
-    measured = f"*{kept.setting.at}, {in_words(kept.setting.date)}.*"
+    later = f", some lines again at commit {kept.later_commits}" if kept.later_commits else ""
+    measured = f"*{kept.setting.at}, {in_words(kept.setting.date)}{later}.*"
     return f"{table(headers, rows)}\n\n{measured}"
 
 

@@ -189,6 +189,27 @@ def test_figures_of_different_settings_are_not_mixed(
         )
 
 
+def test_some_commands_are_measured_again_at_a_later_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = section(command("a", "good")), section(command("b", "good"), name="two")
+    measure(tmp_path, *sections)
+    later = replace(SETTING, commit="fedc9876")
+    monkeypatch.setattr(driver, "setting_of", lambda date: later)
+    kept, printed = measure(tmp_path, *sections, again=True, only=("two",))
+    assert "1 of 1 commands" in printed
+    assert kept is not None
+    assert {name: each.commit for name, each in kept.ended.items()} == {"a": "", "b": "fedc9876"}
+    text = page(kept, sections)
+    assert "Some commands were measured again at commit fedc9876" in text
+    assert text.count("; commit 0123abcd, JAX 0.10.2,") == 1
+    assert text.count("; commit fedc9876, JAX 0.10.2,") == 1
+    another = replace(later, processor="Another")
+    monkeypatch.setattr(driver, "setting_of", lambda date: another)
+    with pytest.raises(SettingsError, match="expected processor A processor"):
+        measure(tmp_path, *sections, again=True, only=("two",))
+
+
 def test_a_run_of_another_day_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure(tmp_path, section(command("a", "good")))
     monkeypatch.setattr(driver, "setting_of", lambda date: replace(SETTING, date="2026-11-04"))
