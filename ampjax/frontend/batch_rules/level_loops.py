@@ -292,6 +292,7 @@ class _LevelLoop:
                 early += by_number.inside
                 values += by_number.of_rounds(run, own_numbers)
                 by_number = None
+                own_numbers = []
         for each in self.made.reads:
             out, source, slot, _ = each
             if _is_read_once(run, each):

@@ -54,13 +54,6 @@ def reads_by_number(
     return ReadsByNumber(block, numbers, found, inside, part.most_rounds)
 
 
-def is_shared(value: Value) -> bool:
-    """Whether a value is the same for all rows."""
-    if isinstance(value, View):
-        return value.rows.room is None
-    return isinstance(value, Constant)
-
-
 MOVES = (
     *READS,
     "squeeze",
@@ -208,10 +201,7 @@ def numbered_part(
       closed: What it closes over.
     """
     jaxpr = turn.jaxpr
-    shared = set()
-    for variable, value in zip(jaxpr.constvars, closed, strict=True):
-        if is_shared(value):
-            shared.add(variable)
+    shared = _shared(jaxpr, closed)
     numbered = depending(jaxpr.eqns, numbers) - _of_rows(jaxpr, {*shared, *numbers})
     roots = []
     limits = []
@@ -237,6 +227,16 @@ def numbered_part(
     )
 
 
+def _shared(jaxpr: Any, closed: Sequence[Value]) -> set[Any]:
+    """The variables of closed-over values alike for all rows."""
+    found = set()
+    for variable, value in zip(jaxpr.constvars, closed, strict=True):
+        is_single = isinstance(value, View) and value.rows.room is None
+        if is_single or isinstance(value, Constant):
+            found.add(variable)
+    return found
+
+
 def _of_rows(jaxpr: Any, shared: Collection[Any]) -> set[Any]:
     """The variables with a value for each row: all depend on inputs with one."""
     roots = [v for v in (*jaxpr.constvars, *jaxpr.invars) if v not in shared]
@@ -256,15 +256,13 @@ def computes_shared(
       closed: As `numbered_part` gets it.
     """
     jaxpr = turn.jaxpr
-    shared = {*numbers}
-    for variable, value in zip(jaxpr.constvars, closed, strict=True):
-        if is_shared(value):
-            shared.add(variable)
-    of_rows = _of_rows(jaxpr, shared)
+    of_rows = _of_rows(jaxpr, {*_shared(jaxpr, closed), *numbers})
     for equation in jaxpr.eqns:
-        is_moved = equation.primitive.name in MOVES
+        if equation.primitive.name in MOVES:
+            continue
         for result in equation.outvars:
-            if result not in of_rows and is_inexact(result.aval.dtype) and not is_moved:
+            is_real = is_inexact(result.aval.dtype)
+            if is_real and result not in of_rows:
                 return True
     return False
 

@@ -219,8 +219,7 @@ def _by_level(
         read: Sequence[Value] = ()
         if by_number is not None:
             made.by_number = by_number
-            block.give(by_number.inside)
-            read = by_number.values(space)
+            read = by_number.given_to(block, space)
         around = Body(low, block, body.room)
         each = around.at(low.room(frame, space, mask, body.room.is_known))
         # a round of the loop's function

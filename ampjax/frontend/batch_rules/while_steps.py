@@ -251,7 +251,6 @@ class _Round:
       inside: The carry before the round.
       going: The mask of the rows that make it.
       counted: The parts of the carry that count rounds.
-      read: What is read by these.
       after: The carry after the round.
       answers: Whether each row goes on, if the round computes that.
     """
@@ -260,7 +259,6 @@ class _Round:
     inside: Sequence[Rows]
     going: Rows
     counted: Sequence[Rows]
-    read: Sequence[Rows]
     after: Sequence[Rows]
     answers: Sequence[Rows]
 
@@ -297,7 +295,8 @@ class _Round:
         own.put(self.inside, values)
         own.put([self.going], [mask])
         own.put(self.counted, counted)
-        own.put(self.read, read)
+        if given.by_number is not None:
+            own.put(given.by_number.inside, read)
         self.block.run(own)
         sums = [total + own.get(each) for total, (each, _) in zip(sums, told, strict=True)]
         for answer in self.answers:
@@ -337,11 +336,8 @@ def _round(
     block.give(counted)
     for place, rows in zip(given.counters, counted, strict=True):
         carry[place] = View(rows, room.space)
-    read: Sequence[Rows] = ()
     if given.by_number is not None:
-        read = given.by_number.inside
-        block.give(read)
-        carry += given.by_number.values(room.space)
+        carry += given.by_number.given_to(block, room.space)
     results = each.guarded(
         each.room,
         lambda there: given.turn(there, carry),
@@ -352,7 +348,7 @@ def _round(
         assert counts is not None
         after.append(updated_rows(block, counts, part.after(room, value), old))
     answers = [each.rows(answer, flag) for answer in results[len(carried) :]]
-    return _Round(block, inside, going, counted, read, after, answers)
+    return _Round(block, inside, going, counted, after, answers)
 
 
 def _told(

@@ -347,12 +347,14 @@ class ReadsByNumber:
         self.block.run(own)
         return [*map(own.get, self.found)]
 
-    def values(self, space: IndexSpace) -> list[View]:
-        """Returns the reads as values in a round.
+    def given_to(self, block: Block, space: IndexSpace) -> list[View]:
+        """Notes the reads in the block of a round, and returns their values there.
 
         Args:
+          block: The block.
           space: The space of the loop's rows.
         """
+        block.give(self.inside)
         return [View(rows, space) for rows in self.inside]
 
 

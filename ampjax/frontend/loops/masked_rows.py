@@ -35,7 +35,7 @@ def rows_where(mask: Any, one: Any, other: Any) -> Any:
       other: `[rows, ...]`, of the same dtype.
     """
     if not is_inexact(one.dtype):
-        return jnp.where(along(mask, one), one, other)
+        return _chosen(mask, one, other)
     return _rows_where(mask, one, other)
 
 
@@ -52,16 +52,18 @@ def with_copies(values: Any, mask: Any, copy: Any) -> Any:
     return rows_where(mask, values, jnp.broadcast_to(row, values.shape))
 
 
-@jax.custom_jvp
-def _rows_where(mask: Any, one: Any, other: Any) -> Any:
+def _chosen(mask: Any, one: Any, other: Any) -> Any:
     return jnp.where(along(mask, one), one, other)
+
+
+_rows_where = jax.custom_jvp(_chosen)
 
 
 @_rows_where.defjvp
 def _change_of_rows(primals: Any, tangents: Any) -> tuple[Any, Any]:
     mask, one, other = primals
     # a plain choice, so that loops see how cheap it is to compute it again
-    result = jnp.where(along(mask, one), one, other)
+    result = _chosen(mask, one, other)
     (change,) = linear_pair(
         _joined,
         _parted,
@@ -73,8 +75,7 @@ def _change_of_rows(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 def _joined(given: Sequence[Any], linear: Sequence[Any]) -> list[Any]:
-    one, other = linear
-    return [jnp.where(along(given[0], one), one, other)]
+    return [_chosen(*given, *linear)]
 
 
 def _parted(given: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:

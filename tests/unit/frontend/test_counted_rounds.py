@@ -64,6 +64,24 @@ def by_hand(start, step, p, s):
     return (h**2).sum() + 0.1 * number
 
 
+def agree(p, of_batch, of_each):
+    """Compares two functions of the parameters, and their gradients."""
+    found, grads = jax.value_and_grad(of_batch)(p)
+    want, want_grads = jax.value_and_grad(of_each)(p)
+    np.testing.assert_allclose(found, want, 1e-4)
+    for name in p:
+        largest = max(
+            1.0,
+            float(np.abs(want_grads[name]).max()),
+        )
+        np.testing.assert_allclose(
+            grads[name],
+            want_grads[name],
+            1e-3,
+            1e-4 * largest,
+        )
+
+
 @pytest.mark.parametrize(
     ("start", "step"),
     [(0, 1), (LAYERS - 1, -1), (1, 2)],
@@ -94,20 +112,7 @@ def test_rounds_that_are_counted_are_those_of_each_example(start, step, seed, li
     def total(p):
         return sum(by_hand(start, step, p, s) for s in examples)
 
-    found, grads = jax.value_and_grad(lambda p: batched(p, batch).sum())(p)
-    want, want_grads = jax.value_and_grad(total)(p)
-    np.testing.assert_allclose(found, want, 1e-4)
-    for name in p:
-        largest = max(
-            1.0,
-            float(np.abs(want_grads[name]).max()),
-        )
-        np.testing.assert_allclose(
-            grads[name],
-            want_grads[name],
-            1e-3,
-            1e-4 * largest,
-        )
+    agree(p, lambda p: batched(p, batch).sum(), total)
 
 
 def test_a_layer_is_read_once_for_all_rows():
@@ -209,20 +214,7 @@ def test_layers_chosen_by_a_number_are_those_of_each_example(model, seed, depths
     def total(p):
         return sum(model(p, s) for s in examples)
 
-    found, grads = jax.value_and_grad(lambda p: batched(p, batch).sum())(p)
-    want, want_grads = jax.value_and_grad(total)(p)
-    np.testing.assert_allclose(found, want, 1e-4)
-    for name in p:
-        largest = max(
-            1.0,
-            float(np.abs(want_grads[name]).max()),
-        )
-        np.testing.assert_allclose(
-            grads[name],
-            want_grads[name],
-            1e-3,
-            1e-4 * largest,
-        )
+    agree(p, lambda p: batched(p, batch).sum(), total)
 
 
 @pytest.mark.parametrize("model", [layers_of_depth, early_exit(0, 1)])

@@ -90,6 +90,17 @@ def by_one_device(tx, steps):
     return params
 
 
+def has_params(runner, want):
+    """Compares a runner's parameters with some by name."""
+    for name, value in want.items():
+        np.testing.assert_allclose(
+            runner.params[name],
+            value,
+            rtol=1e-5,
+            atol=1e-6,
+        )
+
+
 @pytest.mark.parametrize("run_option", ["hybrid", *left_to_nightly(["ps", "ar"])])
 def test_a_run_on_two_replicas_equals_one_on_one_device(run_option):
     steps = [EXAMPLES[:8], EXAMPLES[8:16], EXAMPLES[13:20]]
@@ -104,14 +115,7 @@ def test_a_run_on_two_replicas_equals_one_on_one_device(run_option):
     for examples in steps:
         parts = BATCHED.pack(examples, size=4, parts=2)
         runner.run(px.Parts(parts.parts))
-    want = by_one_device(tx, steps)
-    for name, value in want.items():
-        np.testing.assert_allclose(
-            runner.params[name],
-            value,
-            rtol=1e-5,
-            atol=1e-6,
-        )
+    has_params(runner, by_one_device(tx, steps))
     told = str(runner.explain())
     assert "embed [2000, 4]  sparse" in told
     assert "rows of a packed batch refer to each other" in told
@@ -128,14 +132,7 @@ def test_one_replica_takes_packed_batches_as_they_are():
     )
     for examples in steps:
         runner.run(BATCHED.pack(examples))
-    want = by_one_device(tx, steps)
-    for name, value in want.items():
-        np.testing.assert_allclose(
-            runner.params[name],
-            value,
-            rtol=1e-5,
-            atol=1e-6,
-        )
+    has_params(runner, by_one_device(tx, steps))
     assert "embed [2000, 4]  sparse" in str(runner.explain())
 
 
