@@ -177,7 +177,7 @@ def early_part(step: Traced, n_carry: int) -> SplitFunction | None:
 
 @dataclass(frozen=True)
 class NumberedPart(SplitFunction):
-    """The reads of a loop's function by a round's number, and the rest, which gets them behind its arguments.
+    """The reads of a loop's function by a round's number, and the rest, a function of its arguments and the reads.
 
     Args:
       most_rounds: For so many rounds all reads together are about as large as the arrays that are read.
