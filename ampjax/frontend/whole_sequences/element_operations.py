@@ -647,6 +647,8 @@ def _scatter(equation: Any) -> Params | None:
     params = equation.params
     numbers = params["dimension_numbers"]
     operand, at, update = (is_sequence(variable.aval) for variable in equation.invars)
+    if operand and at and update:
+        return _scatter_in_each(params)
     if at or not operand or not update or 0 in numbers.scatter_dims_to_operand_dims:
         return None
     if numbers.operand_batching_dims or numbers.update_window_dims[:1] != (0,):
@@ -689,6 +691,28 @@ def replace_numbers(numbers: Any, **changes: Any) -> Any:
         )
         else replace(numbers, **changes)
     )
+
+
+def _scatter_in_each(params: Params) -> Params | None:
+    """Updates of each element of a sequence, at numbers and by changes that each has, as `jax.vmap` makes of `xs.at[i].set(x)`."""
+    numbers = params["dimension_numbers"]
+    pairs = zip(
+        numbers.operand_batching_dims,
+        numbers.scatter_indices_batching_dims,
+        strict=True,
+    )
+    first, *others = sorted(pairs) or [(1, 1)]
+    if first != (0, 0) or 0 in numbers.update_window_dims:
+        return None
+    shifted = replace_numbers(
+        numbers,
+        update_window_dims=_less(numbers.update_window_dims),
+        inserted_window_dims=_less(numbers.inserted_window_dims),
+        scatter_dims_to_operand_dims=_less(numbers.scatter_dims_to_operand_dims),
+        operand_batching_dims=_less([axis for axis, _ in others]),
+        scatter_indices_batching_dims=_less([axis for _, axis in others]),
+    )
+    return {**params, "dimension_numbers": shifted}
 
 
 _FORMS: Mapping[str, Formed] = {

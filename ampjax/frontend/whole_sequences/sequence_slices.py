@@ -15,7 +15,7 @@ from ampjax.frontend.batches.room_bodies import Body, is_static, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
-from ampjax.frontend.draft.index_spaces import Column
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import (
     element_type,
     is_sequence,
@@ -107,10 +107,90 @@ def gathered(
         return None
     if 0 in numbers.collapsed_slice_dims:
         return by_number(body, equation, xs, at)
+    if len(indices.shape) > 1 or not is_static(at):
+        return _from_each(body, equation, values)
     is_front = tuple(numbers.offset_dims[:1]) == (0,)
     if indices.shape != (len(axes),) or not is_front or not is_static(at):
         return None
     return _parts_of_range(body, equation, xs, at)
+
+
+def _from_each(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """Neighbouring elements from a computed number on, or from each of several: by the number of each element.
+
+    So `jax.vmap` writes `xs[i]`, and `jax.lax.dynamic_slice`.
+    """
+    params = equation.source.params
+    numbers = params["dimension_numbers"]
+    given, indices = map(
+        type_of_atom,
+        equation.inputs,
+    )
+    n_first = len(indices.shape) - 1
+    sizes = params["slice_sizes"]
+    offsets = tuple(numbers.offset_dims)
+    is_behind = offsets == (*range(n_first, n_first + len(offsets)),)
+    if not isinstance(sizes[0], int) or not is_behind:
+        return None
+    _require_neighbours(body, values[0].space, sizes[0], equation.line)
+    # axes of which one entry is read are left out at first
+    gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    kept = [axis for axis in range(len(sizes)) if axis not in gone]
+    ones = [axis for axis in numbers.start_index_map if axis in kept and sizes[axis] == 1]
+    is_one = sizes[0] == 1
+    first = n_first + 1 - is_one
+    others = [axis for axis in kept if axis not in (0, *ones)]
+    changed = replace_numbers(
+        numbers,
+        collapsed_slice_dims=tuple(sorted({0, *numbers.collapsed_slice_dims, *ones})),
+        offset_dims=tuple(range(first, first + len(others))),
+    )
+    source = equation.source.replace(
+        params={
+            **params,
+            "dimension_numbers": changed,
+            "slice_sizes": (1, *sizes[1:]),
+        }
+    )
+    place = numbers.start_index_map.index(0)
+    back = [n_first + kept.index(axis) for axis in ones]
+
+    def of_whole(x: Any, at: Any) -> Any:
+        each = [at.at[..., place].add(behind) for behind in range(sizes[0])]
+        numbers = at if is_one else jnp.stack(each, -2)
+        (found,) = bind(source, [x, numbers])
+        return jnp.expand_dims(found, back)
+
+    traced, constants, _ = trace(
+        of_whole,
+        given,
+        indices,
+    )
+    return body.run(
+        traced,
+        [*map(Constant, constants), *values],
+    )
+
+
+def _require_neighbours(
+    body: Body,
+    space: IndexSpace,
+    n: int,
+    line: str,
+) -> None:
+    """Adds the check that each sequence has as many elements as are read together."""
+    around = body.space
+    _check(
+        body,
+        lambda data: np.full(around.n_rows(data), n - 1),
+        lambda data: np.full(around.n_rows(data), int(n > 1)),
+        space.lengths,
+        line,
+    )
 
 
 def _cut_by_number(
@@ -656,10 +736,7 @@ def _computed(
 ) -> View:
     """Some elements, from one on whose number is computed."""
     space = xs.space
-    values = body.inside(space).rows(
-        xs.element,
-        element_type(kind),
-    )
+    values, starts = body.rows_and_starts(body, xs, element_type(kind))
     number = body.rows(
         start,
         jax.ShapeDtypeStruct(
@@ -680,18 +757,13 @@ def _computed(
             np.int32,
         ),
     )
-    parents = body.parents(space)
     room = body.bare()
     out = Rows(kind, room)
 
     def compute(run: Run) -> list[Any]:
         own = run.get(number)
         every = run.get(values)
-        first = jnp.searchsorted(
-            run.slots[parents],
-            jnp.arange(len(own)),
-        )
-        place = first + jnp.clip(
+        place = starts(run) + jnp.clip(
             own,
             0,
             jnp.maximum(
