@@ -54,13 +54,14 @@ def _correlated(
         return NotImplemented
     least = 1 if mode == "full" else k
     dtype = (jnp.zeros((), xs.dtype) / jnp.zeros((), kernel.dtype)).dtype
-    kernel = _where_not_below_zero(
+    # the sequence has the check: a kernel that differs from example to example would be a convolution for each
+    xs = _where_not_below_zero(
         xs.shape[0] - least,
-        kernel.astype(dtype),
+        xs.astype(dtype),
     )
     found = jax.lax.conv_general_dilated(
-        xs.astype(dtype)[None, None],
-        kernel[None, None],
+        xs[None, None],
+        kernel.astype(dtype)[None, None],
         (1,),
         [paddings[mode]],
         **settings,

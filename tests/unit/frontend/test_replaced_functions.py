@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from support.jaxpr_walks import equations_in
 from support.model_laws import check_batch
 
 import ampjax as amp
@@ -237,3 +238,19 @@ def test_functions_of_jax_are_its_own_when_no_model_is_traced():
         assert inside[0] is not before[0]
         assert jnp.pad(jnp.ones(2), 1).tolist() == [0, 1, 1, 0]
     assert (jnp.pad, lax.scan) == before
+
+
+def test_a_kernel_is_convolved_with_all_examples_at_once():
+    with jax.enable_x64(True):
+        batched = amp.vmap(
+            lambda p, s: jnp.sum(jnp.convolve(s["x"][:, 0], p["kernel"])),
+            SPEC,
+            params=PARAMS,
+        )
+        jaxpr = jax.make_jaxpr(batched)(PARAMS, batched.pack([EXAMPLES[3], EXAMPLES[5]]))
+    convolutions = []
+    for equation in equations_in(jaxpr.jaxpr):
+        if equation.primitive.name == "conv_general_dilated":
+            convolutions.append(equation)
+    assert convolutions
+    assert all(each.params["feature_group_count"] == 1 for each in convolutions)
