@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError, GraphError
-from ampjax.frontend.batches.programs_of_rows import Rows, View
+from ampjax.frontend.batches.programs_of_rows import ChangedRows, Rows, Run, View, as_typed
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import RowLowering, Value
-from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
-from ampjax.frontend.draft.values import Constant, Elements
+from ampjax.frontend.draft.payload_types import is_key
+from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.loops.changed_rows import changed_rows, set_rows
+from ampjax.frontend.loops.masked_rows import rows_where
 from ampjax.jaxprs.primitives import shape_text
 
 
@@ -55,12 +60,8 @@ class CarriedPart:
         """Makes the rows of the part after the loop."""
         return Rows(self.before.aval, self.body.bare())
 
-    def inside(self, turn: Body) -> Body:
-        """Finds the room in which a turn of the loop computes the part.
-
-        Args:
-          turn: The room of the turn.
-        """
+    def _inside(self, turn: Body) -> Body:
+        """Finds the room in which a turn of the loop computes the part."""
         low = turn.low
         for number, space in enumerate(self.spaces):
             own = Elements(low.original(space) if number else space, Constant(0))
@@ -69,15 +70,50 @@ class CarriedPart:
 
     def after(
         self,
-        room: Body,
+        turn: Body,
         value: Value,
+        before: Rows,
     ) -> Rows:
-        """Returns the part after a turn, as rows of a room.
+        """Returns the part after a turn; rows that the turn leaves out stay as before.
 
         Args:
-          room: The turn's room, as `inside` finds it.
+          turn: The room of the turn, with a mask.
           value: What the turn's function returned.
+          before: The part before the turn.
         """
+        changed = self._changed_in_place(turn, value, before)
+        if changed is not None:
+            return changed
+        room = self._inside(turn)
+        mask = room.room.mask
+        assert mask is not None
+        new = self._rows(room, value)
+        out = Rows(before.aval, before.room)
+
+        def compute(run: Run) -> list[Any]:
+            values = as_typed(run.get(new), before.aval)
+            return [rows_where(run.get(mask), values, run.get(before))]
+
+        turn.block.add([out], compute)
+        return out
+
+    def _changed_in_place(
+        self,
+        turn: Body,
+        value: Value,
+        before: Rows,
+    ) -> Rows | None:
+        """The part after a turn that has changed single elements, or none; None for other turns."""
+        source = turn.low.contiguous(value) if isinstance(value, Elements) else None
+        if source is None:
+            return None
+        first = source.rows
+        if isinstance(first, ChangedRows):
+            first = first.first(lambda rows: rows is not before)
+        return source.rows if first is before else None
+
+    def _rows(self, room: Body, value: Value) -> Rows:
+        """The part after a turn, as rows of the turn's room."""
         for space in _spaces_around(room.space, len(self.spaces)):
             assert isinstance(value, Elements)
             value = _one_by_one(
@@ -130,6 +166,71 @@ def carried_part(
         line,
         tuple(spaces),
     )
+
+
+def own_elements(body: Body, xs: Elements) -> View | None:
+    """Finds the array with each row's own copy of a sequence, as a round of a loop or a branch has one; None elsewhere.
+
+    Args:
+      body: The rows.
+      xs: The sequence that each row sees.
+    """
+    source = body.low.contiguous(xs)
+    if source is None or is_key(source.rows.aval):
+        return None
+    room = source.rows.room
+    assert room is not None
+    frame = body.room.frame
+    if room.place == (frame, xs.space):
+        return source if body.room.mask is not None else None
+    if frame.outer is None or room.place != (frame.outer, frame.alongside(xs.space)):
+        return None
+    return source
+
+
+def changed_in_place(
+    body: Body,
+    xs: Elements,
+    own: View,
+    changes: Callable[[Run], tuple[Any, Sequence[Any]]],
+    change: Callable[..., Any] | None,
+) -> Value:
+    """Changes some elements of each row's own sequence, in as much time as these elements take, however many others there are.
+
+    Args:
+      body: The rows.
+      xs: The sequences.
+      own: Their elements, as `own_elements` finds them.
+      changes: From the run to the numbers of the elements, `[rows, n]`, of which those that a sequence lacks change nothing, and to values of
+        each, `[rows, n, ...]`.
+      change: From an element and its values to the new element; None for the last of the values itself.
+    """
+    low = body.low
+    starts = body.starts(own)
+    sizes = body.rows(
+        Static(Column(body.space, xs.space.lengths)),
+        jax.ShapeDtypeStruct((), np.int32),
+    )
+    mask = body.room.mask
+    out = ChangedRows(own.rows.aval, own.rows.room, own.rows)
+
+    def compute(run: Run) -> list[Any]:
+        every = run.get(own.rows)
+        number, values = changes(run)
+        counts = run.slots[body.room.there] if mask is None else run.get(mask)
+        is_there = counts[:, None] & (number >= 0) & (number < run.get(sizes)[:, None])
+        rows = run.slots[starts][:, None] + number
+        # dropped rows have numbers of their own, as no two may be equal
+        beyond = len(every) + jnp.arange(number.size)
+        at = jnp.where(is_there.ravel(), rows.ravel(), beyond)
+        flat = [x.reshape(-1, *x.shape[2:]) for x in values]
+        if change is None:
+            return [set_rows(every, at, as_typed(flat[-1], own.rows.aval))]
+        return [changed_rows(change, every, at, flat)]
+
+    body.block.add([out], compute)
+    changed: Value = View(out, own.space)
+    return low.copied(Elements(own.space, changed), body.space)
 
 
 def _spaces_around(space: IndexSpace, n: int) -> list[IndexSpace]:

@@ -16,7 +16,6 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.level_loops import as_column
 from ampjax.frontend.batches.programs_of_rows import (
-    Block,
     Rows,
     Run,
     View,
@@ -301,30 +300,6 @@ def masked(body: Body, holds: Any) -> Rows:
 
     body.block.add([mask], compute)
     return mask
-
-
-def updated_rows(
-    block: Block,
-    mask: Rows,
-    new: Rows,
-    old: Rows,
-) -> Rows:
-    """Rows of one array where a mask holds, else of another one.
-
-    Args:
-      block: Where they are chosen.
-      mask: The mask.
-      new: Rows where it holds.
-      old: The others.
-    """
-    out = Rows(old.aval, old.room)
-
-    def compute(run: Run) -> list[Any]:
-        values = as_typed(run.get(new), old.aval)
-        return [rows_where(run.get(mask), values, run.get(old))]
-
-    block.add([out], compute)
-    return out
 
 
 def chosen_by_value(

@@ -12,7 +12,6 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import carried_part
-from ampjax.frontend.batch_rules.choice_steps import updated_rows
 from ampjax.frontend.batch_rules.graph_rounds import graph_rounds, is_in_rounds
 from ampjax.frontend.batch_rules.known_carries import KnownCarry
 from ampjax.frontend.batch_rules.level_loops import as_column, loop, of_all_levels, side_by_side
@@ -223,7 +222,6 @@ def _by_level(
         around = Body(low, block, body.room)
         each = around.at(low.room(frame, space, mask, body.room.is_known))
         # a round of the loop's function
-        rooms = [part.inside(each) for part in carried]
         carry = [part.value(x) for part, x in zip(carried, inside, strict=True)]
 
         def turn(there: Body) -> list[Value]:
@@ -233,11 +231,8 @@ def _by_level(
         results = each.guarded(each.room, turn, lambda: not made.held)
         # the carry behind it; masked rows keep the carry that they had
         after = []
-        for part, room, old, value in zip(carried, rooms, inside, results, strict=False):
-            counts_here = room.room.mask
-            assert counts_here is not None
-            new = part.after(room, value)
-            after.append(updated_rows(block, counts_here, new, old))
+        for part, old, value in zip(carried, inside, results, strict=False):
+            after.append(part.after(each, value, old))
         given = []
         for value, kind in zip(results[k:], types[k:], strict=False):
             given.append((each.room, value, kind))
@@ -532,21 +527,17 @@ def _taken_by_value(
         raise GraphError(
             line, "an element of a sequence of arrays", "one of a sequence of sequences", fix
         )
-    values = body.inside(space).rows(xs.element, kind)
+    values, starts = body.rows_and_starts(body, xs, kind)
     number = body.rows(at, jax.ShapeDtypeStruct((), np.int32))
     sizes = Static(Column(body.space, lambda data: space.lengths(data)))
     n = body.rows(sizes, jax.ShapeDtypeStruct((), np.int32))
-    parents = body.parents(space)
     room = body.bare()
     out = Rows(kind, room)
 
     def compute(run: Run) -> list[Any]:
         own = run.get(number)
         size = run.get(n)
-        first = jnp.searchsorted(
-            jnp.asarray(run.slots[parents]),
-            jnp.arange(len(own)),
-        )
+        first = starts(run)
         place = jnp.clip(
             jnp.where(own < 0, own + size, own),
             0,

@@ -34,12 +34,11 @@ from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Elements
+from ampjax.frontend.loops.changed_rows import set_rows
 from ampjax.frontend.loops.level_passes import count_levels, list_steps
 from ampjax.frontend.loops.loop_forms import form_of_loops
 from ampjax.frontend.loops.masked_rows import rows_where
 from ampjax.frontend.loops.table_passes import wide
-from ampjax.jaxprs.primitives import is_inexact
-from ampjax.lanes.rewriting.linear_pairs import linear_pair
 
 Levels = Callable[[Any], np.ndarray]
 """From the data to `[rows of a space]`: the level at which each row is computed; below 0 where it is not."""
@@ -172,51 +171,10 @@ def _written(
         # copies are dropped, each at a number of its own: where numbers may be equal, JAX's derivative compares all rows
         beyond = len(every) + jnp.arange(len(is_there))
         there = jnp.where(is_there, run.slots[place], beyond)
-        return [_set(every, there, as_typed(run.get(new), old.aval))]
+        return [set_rows(every, there, as_typed(run.get(new), old.aval))]
 
     block.add([out], compute)
     return out
-
-
-def _set(every: Any, at: Any, values: Any) -> Any:
-    """Changes some rows in place.
-
-    JAX's own derivative reads the changed rows' cotangents and clears them in any order, so XLA copies all rows once in each step.
-
-    Args:
-      every: `[rows, ...]`.
-      at: `[n]`: the number of each changed row, no two equal; such as are too large are dropped.
-      values: `[n, ...]`.
-    """
-    if not is_inexact(every.dtype):
-        return every.at[at].set(values, mode="drop", unique_indices=True)
-
-    def forward(given: Sequence[Any], linear: Sequence[Any]) -> list[Any]:
-        rows, new = linear
-        return [
-            rows.at[given[0]].set(
-                new,
-                mode="drop",
-                unique_indices=True,
-            )
-        ]
-
-    def backward(given: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        (total,) = cotangents
-        own = total.at[given[0]].get(mode="fill", fill_value=0)
-        # zeros that XLA must compute from what is read: so it reads first, and clears in place
-        nothing = jnp.minimum(jnp.abs(own), 0)
-        return [
-            total.at[given[0]].set(
-                nothing,
-                mode="drop",
-                unique_indices=True,
-            ),
-            own,
-        ]
-
-    result = jax.ShapeDtypeStruct(every.shape, every.dtype)
-    return linear_pair(forward, backward, [at], [every, values], [result])[0]
 
 
 def _frame(

@@ -13,7 +13,7 @@ from jax.extend import core as jex
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import CarriedPart, carried_part
-from ampjax.frontend.batch_rules.choice_steps import masked, updated_rows
+from ampjax.frontend.batch_rules.choice_steps import masked
 from ampjax.frontend.batch_rules.loop_parts import computes_shared, numbered_part, reads_by_number
 from ampjax.frontend.batch_rules.step_loops import cost_of_start
 from ampjax.frontend.batches.programs_of_rows import (
@@ -329,7 +329,6 @@ def _round(
             given.runs_empty,
         ),
     )
-    rooms = [part.inside(each) for part in carried]
     carry = [part.value(rows) for part, rows in zip(carried, inside, strict=True)]
     # a part that counts rounds is the same for all rows, and so is what is read by it
     counted = [Rows(given.types[place], None) for place in given.counters]
@@ -343,10 +342,8 @@ def _round(
         lambda there: given.turn(there, carry),
     )
     after = []
-    for part, room, value, old in zip(carried, rooms, results, inside, strict=False):
-        counts = room.room.mask
-        assert counts is not None
-        after.append(updated_rows(block, counts, part.after(room, value), old))
+    for part, value, old in zip(carried, results, inside, strict=False):
+        after.append(part.after(each, value, old))
     answers = [each.rows(answer, flag) for answer in results[len(carried) :]]
     return _Round(block, inside, going, counted, after, answers)
 

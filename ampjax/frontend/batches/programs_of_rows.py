@@ -96,6 +96,28 @@ class Rows:
     room: Room | None
 
 
+@dataclass(eq=False)
+class ChangedRows(Rows):
+    """An array of which single rows are new; where the change is left out, the array before the change.
+
+    Args:
+      before: The array before.
+    """
+
+    before: Rows
+
+    def first(self, is_made: Callable[[Rows], bool]) -> Rows:
+        """Finds the array before all changes of a kind.
+
+        Args:
+          is_made: Whether a change is of that kind, by the array that the change makes.
+        """
+        found: Rows = self
+        while isinstance(found, ChangedRows) and is_made(found):
+            found = found.before
+        return found
+
+
 @dataclass(frozen=True, eq=False)
 class View:
     """A computed value: for each row of a space a row of an array.
@@ -188,6 +210,10 @@ class Run:
     def get(self, rows: Rows) -> Any:
         """The value of an array."""
         return self._values[rows]
+
+    def lacks(self, rows: Rows) -> bool:
+        """Whether an array is not made yet, or only in a block inside."""
+        return rows not in self._values
 
     def put(
         self,
@@ -365,7 +391,7 @@ def run_block(
     outputs: Sequence[Rows],
     may_be_empty: bool = True,
 ) -> Sequence[Any]:
-    """Runs a block and gives its arrays; zeros where no row of its room counts.
+    """Runs a block and gives the block's arrays; if no row of the room counts, zeros, or changed arrays without the change.
 
     Args:
       run: The run of the block around.
@@ -374,8 +400,19 @@ def run_block(
       outputs: Which of its arrays are wanted.
       may_be_empty: Whether there may be no row that counts.
     """
+
+    def left_out() -> list[Any]:
+        result = []
+        for rows in outputs:
+            before = rows.first(run.lacks) if isinstance(rows, ChangedRows) else rows
+            if run.lacks(before):
+                result.append(run.zeros(rows))
+            else:
+                result.append(as_typed(run.get(before), rows.aval))
+        return result
+
     if not run.size(room):
-        return [run.zeros(rows) for rows in outputs]
+        return left_out()
 
     def go() -> list[Any]:
         inside = run.inner()
@@ -391,7 +428,7 @@ def run_block(
     return jax.lax.cond(
         jnp.any(counts),
         go,
-        lambda: [run.zeros(rows) for rows in outputs],
+        left_out,
     )
 
 

@@ -36,6 +36,7 @@ from ampjax.frontend.deduction.turned_products import with_products_straight
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.long_axes import is_in_front, is_sequence, length_name
 from ampjax.frontend.draft.payload_types import from_raw, raw_type
+from ampjax.frontend.draft.row_origins import RowOrigin, rows_at
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.loops.masked_rows import derived_where
 from ampjax.frontend.loops.table_products import (
@@ -139,11 +140,83 @@ class Body:
           space: The elements' space.
         """
         frame = self.room.frame
+        while space is not frame.space:
+            # copies that lie where the originals do: alike at all levels
+            original = frame.alongside(space)
+            if original is None:
+                break
+            assert frame.outer is not None
+            frame = frame.outer
+            space = original
         return self.low.slot(
             ("parents", space),
             frame,
             lambda tables: tables.parents(frame, space),
         )
+
+    def rows_and_starts(
+        self,
+        home: Body,
+        xs: Elements,
+        kind: Any,
+    ) -> tuple[Rows, Callable[[Run], Any]]:
+        """The elements of sequences, for reads by computed numbers: an array, and from a run to the place where the sequence of each row begins.
+
+        Args:
+          home: The rows that read: those of this room, or elements of them.
+          xs: The sequence, of arrays, that each row of this room has.
+          kind: The type of an element.
+        """
+        if not home.room.frame.is_in_steps:
+            source = self._shipped_whole(xs, kind) or self.low.contiguous(xs)
+            if source is not None:
+                slot = home.starts(source)
+                return source.rows, lambda run: run.slots[slot]
+        values = self.inside(xs.space).rows(xs.element, kind)
+        elements = self.parents(xs.space)
+        around = None if home.space is self.space else self.parents(home.space)
+
+        def starts(run: Run) -> Any:
+            own = jnp.arange(run.size(home.room)) if around is None else run.slots[around]
+            return jnp.searchsorted(run.slots[elements], own)
+
+        return values, starts
+
+    def starts(self, source: View) -> Slot:
+        """The array of the batch that says where the sequence of each row begins, or of the row around.
+
+        Args:
+          source: The array with the elements of the sequences, as `RowLowering.contiguous` finds it.
+        """
+        room = source.rows.room
+        around = source.space.parent
+        assert room is not None and around is not None
+
+        def every(data: Any) -> np.ndarray:
+            first = source.space.first_rows(data)
+            own = self.space.rows_of(data, around, np.arange(around.n_rows(data)))
+            return rows_at(first, own)
+
+        def some(data: Any, rows: np.ndarray) -> np.ndarray:
+            own = self.space.rows_around(data, around, rows)
+            return rows_at(source.space.first_rows(data), own)
+
+        return self.low.reads(
+            room.place,
+            self.room.place,
+            RowOrigin(self.space, every, some),
+            ("first of", source.space),
+        )
+
+    def _shipped_whole(self, xs: Elements, kind: Any) -> View | None:
+        """A sequence that the host knows, as one array for all rounds of a loop; None for any other."""
+        low = self.low
+        if not isinstance(xs.element, Static):
+            return None
+        space = low.original(xs.space) if xs.element in low.across else xs.space
+        element = low.across.get(xs.element, xs.element)
+        whole = self.at(low.room(low.root, space))
+        return View(whole.rows(element, kind), space)
 
     # -- values as operands of this room
 

@@ -241,6 +241,23 @@ class RowLowering:
             return original
         return self._copies.get((around, original, "around"))
 
+    def contiguous(self, xs: Elements) -> View | None:
+        """The array in which the elements of each sequence lie one after the other; None if no array surely is like that.
+
+        Args:
+          xs: A sequence of arrays, or copies of one from around.
+        """
+        if not isinstance(xs.element, View):
+            return None
+        view = self.across.get(xs.element, xs.element)
+        room = view.rows.room
+        if room is None or view.origin is not None or view.space is not room.space:
+            return None
+        # rows of a loop lie level by level
+        if room.frame.is_in_steps or room.space is room.frame.space:
+            return None
+        return view
+
     def sequence_at(
         self,
         value: Elements,

@@ -33,7 +33,7 @@ def block_reduction(
 
     Args:
       body: The rows.
-      name: Which; a block knows `sum`, `max` and `logsumexp`.
+      name: Which; a block knows `sum`, `max`, `min`, `argmax`, `argmin` and `logsumexp`.
       xs: The pairs.
       kind: The type of a result.
       element: The type of an element.
@@ -243,7 +243,7 @@ def _outside(
         jax.ShapeDtypeStruct((), np.bool_),
     )
     out = Rows(kind, body.room)
-    empty = 0 if name == SUM.name else least(kind.dtype)
+    empty = _OF_NOTHING[name](kind.dtype)
 
     def compute(run: Run) -> list[Any]:
         values = run.get(given)
@@ -309,7 +309,46 @@ def _max(values: Any, counts: Any, axis: int) -> Any:
     )
 
 
+def _min(values: Any, counts: Any, axis: int) -> Any:
+    largest = _greatest(values.dtype)
+    return jnp.min(
+        jnp.where(counts, values, jnp.asarray(largest, values.dtype)),
+        axis,
+        initial=largest,
+    )
+
+
+def _argmax(values: Any, counts: Any, axis: int) -> Any:
+    lowest = jnp.asarray(least(values.dtype), values.dtype)
+    return jnp.argmax(jnp.where(counts, values, lowest), axis)
+
+
+def _argmin(values: Any, counts: Any, axis: int) -> Any:
+    largest = jnp.asarray(_greatest(values.dtype), values.dtype)
+    return jnp.argmin(jnp.where(counts, values, largest), axis)
+
+
+def _greatest(dtype: Any) -> Any:
+    """The number that no other one of a dtype exceeds."""
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return np.inf
+    return True if dtype == np.bool_ else jnp.iinfo(dtype).max
+
+
 _REDUCTIONS: dict[str, Callable[[Any, Any, int], Any]] = {
     SUM.name: _sum,
     MAX.name: _max,
+    "min": _min,
+    "argmax": _argmax,
+    "argmin": _argmin,
 }
+
+_OF_NOTHING: dict[str, Callable[[Any], Any]] = {
+    SUM.name: lambda dtype: 0,
+    MAX.name: least,
+    LOGSUMEXP.name: least,
+    "min": _greatest,
+    "argmax": lambda dtype: 0,
+    "argmin": lambda dtype: 0,
+}
+"""The reduction of no pairs, by the dtype of a result."""

@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.frontend.batch_rules.carried_parts import changed_in_place, own_elements
 from ampjax.frontend.batch_rules.sequence_steps import of_elements
+from ampjax.frontend.batches.programs_of_rows import Run
 from ampjax.frontend.batches.room_bodies import Body, is_static, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import trace
@@ -90,6 +92,7 @@ def range_updated(
         update,
         [(at, indices)],
         equation.line,
+        is_whole and source.primitive.name == "scatter",
     )
     return made.from_known(
         body,
@@ -176,6 +179,7 @@ def slice_updated(
         update,
         further,
         equation.line,
+        not further,
     )
     if not is_static(start):
         return made.from_computed(
@@ -220,12 +224,59 @@ class _Change:
       update: The type of the changes of all elements that are changed.
       further: The further numbers, which are the same for all elements, and their types.
       line: The user's line.
+      is_set: Whether the new element is the change itself.
     """
 
     change: Callable[..., Any]
     update: Any
     further: Sequence[tuple[Value, Any]]
     line: str
+    is_set: bool
+
+    def _in_place(
+        self,
+        body: Body,
+        xs: Elements,
+        changes: Value,
+        first: tuple[Value, Any],
+        is_clamped: bool,
+    ) -> list[Value] | None:
+        """Changes elements of each row's own sequence by an array; None where rows have none of their own, or for a sequence of changes.
+
+        Args:
+          body: Where.
+          xs: The sequence.
+          changes: The changes.
+          first: The first element's number, and its type.
+          is_clamped: Whether that is an earlier one where there would be too few.
+        """
+        own = own_elements(body, xs)
+        if own is None or isinstance(changes, Elements):
+            return None
+        n = self.update.shape[0]
+        number = jax.ShapeDtypeStruct((), np.int32)
+        begin = body.rows(*first)
+        new = body.rows(changes, self.update)
+        further = [body.rows(value, kind) for value, kind in self.further]
+        room = Static(Column(body.space, lambda data: xs.space.lengths(data) - n))
+        most = body.rows(room, number)
+
+        def of_run(run: Run) -> tuple[Any, list[Any]]:
+            start = run.get(begin).astype(np.int32)
+            if is_clamped:
+                start = jnp.clip(start, 0, jnp.maximum(run.get(most), 0))
+            each = start[:, None] + jnp.arange(n)
+            values = []
+            for rows in further:
+                one = run.get(rows)[:, None]
+                values.append(jnp.broadcast_to(one, (len(one), n, *one.shape[2:])))
+            return each, [*values, run.get(new)]
+
+        def change(x: Any, *values: Any) -> Any:
+            *own, new = values
+            return self.change(x, new, *own)
+
+        return [changed_in_place(body, xs, own, of_run, None if self.is_set else change)]
 
     def from_known(
         self,
@@ -257,6 +308,10 @@ class _Change:
             count,
             space.lengths,
         )
+        begin = Static(Column(body.space, first)), jax.ShapeDtypeStruct((), np.int32)
+        found = self._in_place(body, xs, changes, begin, is_clamped=False)
+        if found is not None:
+            return found
 
         def behind(data: Any) -> np.ndarray:
             return space.numbers(data) - first(data)[space.parents(data)]
@@ -352,6 +407,9 @@ class _Change:
         """Changes elements from a computed one on, or earlier where there would be too few; None for a sequence of changes."""
         if isinstance(changes, Elements):
             return None
+        found = self._in_place(body, xs, changes, start, is_clamped=True)
+        if found is not None:
+            return found
         space = xs.space
         n = self.update.shape[0]
 

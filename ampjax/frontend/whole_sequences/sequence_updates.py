@@ -8,7 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ampjax.frontend.batch_rules.carried_parts import changed_in_place, own_elements
 from ampjax.frontend.batch_rules.sequence_steps import of_elements
+from ampjax.frontend.batches.programs_of_rows import Run
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import trace
@@ -62,18 +64,28 @@ def updated(
     inside = update_of_axes(source, _without_first)
     operate = UPDATES[source.primitive.name]
 
+    def changed(x: Any, at: Any, change: Any) -> Any:
+        if not others:
+            return operate(x, change)
+        left = jnp.stack([at[number] for number in others])
+        return bind(inside, [x, left, change])[0]
+
+    own = own_elements(body, xs)
+    if own is not None:
+        is_set = source.primitive.name == "scatter" and not others
+        numbers = body.rows(at, indices)
+        new = body.rows(values[2], update)
+
+        def changes(run: Run) -> tuple[Any, list[Any]]:
+            each = run.get(numbers)[:, None]
+            return each[..., place], [each, run.get(new)[:, None]]
+
+        return [changed_in_place(body, xs, own, changes, None if is_set else changed)]
+
     def of_one(at: Any, change: Any, x: Any, number: Any) -> Any:
-        if others:
-            left = jnp.stack([at[number] for number in others])
-            (changed,) = bind(
-                inside,
-                [x, left, change],
-            )
-        else:
-            changed = operate(x, change)
         return jnp.where(
             number == at[place],
-            changed,
+            changed(x, at, change),
             x,
         )
 

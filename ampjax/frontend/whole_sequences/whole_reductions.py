@@ -324,6 +324,9 @@ def _product(values: Any, ids: Any, n: int) -> Any:
 _IN_BLOCKS = {
     "reduce_sum": "sum",
     "reduce_max": "max",
+    "reduce_min": "min",
+    "argmax": "argmax",
+    "argmin": "argmin",
 }
 """What a block calls those that it computes."""
 
