@@ -227,11 +227,16 @@ def _step_of(
                 batch,
                 key,
             )
-            return sums[LOSS][1], sums
+            return sums[LOSS][1] / divisor, sums
 
         floats = {role: trainable(tree) for role, tree in trained.items()}
-        gradients, sums = jax.grad(total, has_aux=True)(floats)
         n = batch.weights.sum()
+        divisor = n if _is_narrow(floats) else 1
+        gradients, sums = jax.grad(total, has_aux=True)(floats)
+        gradients = jax.tree.map(
+            lambda gradient: _multiplied(gradient, divisor),
+            gradients,
+        )
         changed = {}
         new_unread = {}
         new_states = {}
@@ -306,6 +311,19 @@ def _sums(
     for name, pair in pairs:
         sums[name] = sums.get(name, 0) + pair
     return sums
+
+
+def _is_narrow(floats: Any) -> bool:
+    """Whether a leaf's dtype ends so early that gradients summed over a batch may be infinite where their mean is not: float16."""
+    widest = jnp.finfo(np.float32).maxexp
+    return any(jnp.finfo(leaf.dtype).maxexp < widest for leaf in jax.tree.leaves(floats))
+
+
+def _multiplied(gradient: Any, divisor: Any) -> Any:
+    """The sum of which a gradient is the quotient, in float32 at least."""
+    if isinstance(divisor, int):
+        return gradient
+    return gradient.astype(jnp.promote_types(gradient.dtype, np.float32)) * divisor
 
 
 def _total(batch: Batch, values: Any) -> Any:

@@ -336,3 +336,24 @@ def test_a_model_in_double_precision():
             *params,
             rtol=1e-13,
         )
+
+
+def test_gradients_whose_sum_is_beyond_float16():
+    def model(params, example):
+        return params["w"] * example["x"]
+
+    params = {"w": jnp.float16(1)}
+    spec = {"x": "float32[]"}
+    rising = amp.compile(model, params, spec, messages=False)
+    own = amp.Trainer(
+        rising.graph,
+        optax.sgd(2.0**-14),
+        mode="batch",
+        max_active_keys=8,
+    )
+    history = own.fit(
+        rising.data([{"x": np.float32(16384)}] * 8),
+        progress=False,
+    )
+    assert rising.params(own.params)["w"] == 0  # the sum of the gradients is 131072
+    assert history[0].train["loss"] == 16384
