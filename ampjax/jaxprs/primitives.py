@@ -159,6 +159,15 @@ def bind(
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
+def applies_function(eqn: Any) -> bool:
+    """Tells whether an equation is `x.at[i].apply(f)`: a `scatter` whose updates mean nothing, as the new entries are computed from the old ones.
+
+    Args:
+      eqn: The equation.
+    """
+    return eqn.primitive.name == "scatter" and eqn.params["update_jaxpr"] is not None
+
+
 def evaluate(
     jaxpr: Any,
     constants: Sequence[Any],

@@ -22,7 +22,7 @@ from ampjax.frontend.whole_sequences.cut_arrays import filled_array
 from ampjax.frontend.whole_sequences.element_operations import update_of_axes
 from ampjax.frontend.whole_sequences.range_updates import range_updated
 from ampjax.frontend.whole_sequences.sequence_scatters import DROPPING, scattered
-from ampjax.jaxprs.primitives import bind
+from ampjax.jaxprs.primitives import applies_function, bind
 
 
 def updated(
@@ -32,6 +32,8 @@ def updated(
 ) -> list[Value] | None:
     """Updates one element of a sequence, or a part of the element, at a number that may be computed, or many elements; None for other updates."""
     xs, at, _ = values
+    if applies_function(equation.source):
+        return None
     if isinstance(at, Elements):
         return scattered(body, equation, values)
     given, indices, update = map(

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ampjax.jaxprs.primitives import applies_function
+
 MOST_ROWS = 1024
 """Rows of one write, up to which it is a loop."""
 
@@ -26,7 +28,7 @@ def is_written_by_rows(eqn: Any) -> bool:
     Args:
       eqn: The equation.
     """
-    if eqn.primitive.name not in COMBINED:
+    if eqn.primitive.name not in COMBINED or applies_function(eqn):
         return False
     places = eqn.invars[1].aval
     n_rows = int(np.prod(places.shape[:-1]))

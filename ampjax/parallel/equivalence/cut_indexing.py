@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from ampjax.jaxprs.primitives import applies_function
 from ampjax.parallel.equivalence.cut_rules import Pair
 from ampjax.parallel.equivalence.cuts import ONE, Cut, Value, add
 
@@ -92,7 +93,8 @@ def _scatter(pair: Pair) -> Value:
     operand, indices, updates = pair.cuts
     if indices.scale != ONE or {operand.order, indices.order, updates.order} != {()}:
         return None
-    if pair.part.primitive.name not in _LINEAR and not (operand.is_plain and updates.is_plain):
+    is_linear = pair.part.primitive.name in _LINEAR and not applies_function(pair.part)
+    if not is_linear and not (operand.is_plain and updates.is_plain):
         return None
     if operand.kind == "same":
         return _into_one(pair, operand, indices, updates, _outer_axes(pair))

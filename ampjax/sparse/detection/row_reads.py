@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import primitives as prim
 
+from ampjax.jaxprs.primitives import applies_function
 from ampjax.sparse.detection.table_views import Overwrite, Stop, TableView
 
 GatherMode = jax.lax.GatherScatterMode
@@ -256,6 +257,7 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> TableView | None:
     """
     if (
         eqn.primitive is not prim.scatter_p
+        or applies_function(eqn)
         or not isinstance(operands[0], TableView)
         or operands[0].stops
     ):

@@ -507,6 +507,19 @@ def test_what_is_no_such_operation_is_refused():
         )(PARAMS, EXAMPLES[3:4])
 
 
+@pytest.mark.parametrize("where", [1, np.s_[1:]], ids=["one", "range"])
+def test_functions_of_old_elements_are_no_such_operation(where):
+    """`xs.at[i].apply(f)` is JAX's `scatter` of zeros that mean nothing."""
+
+    def model(params, example):
+        return (params["w"] * example["xs"]).at[where].apply(jnp.exp)
+
+    params = {"w": jnp.float32(1)}
+    batched = amp.vmap(model, {"xs": "float32[t]"})
+    with pytest.raises(GraphError, match=r"got `scatter` on a whole sequence.*jnp\.where"):
+        batched(params, [{"xs": np.ones(3, np.float32)}])
+
+
 def test_draws_and_products_of_all_pairs_are_told_how_to_be_written():
     def drawn(p, s):
         return total(jax.random.normal(jax.random.key(0), s["x"].shape))

@@ -157,3 +157,12 @@ def test_operations_that_were_not_tried_are_left_to_xla(body):
 def test_a_switch_leaves_all_to_xla(monkeypatch):
     monkeypatch.setenv(SWITCH, "0")
     assert in_one_kernel(partial(one_by_one, loop), jnp.asarray(XS), jnp.asarray(KS)) is None
+
+
+def test_functions_of_old_entries_are_no_writes():
+    """`x.at[i].apply(f)` is a `scatter` too, of zeros that mean nothing."""
+
+    def body(x, k):
+        return jnp.full(5, x).at[k].apply(jnp.exp)
+
+    assert in_one_kernel(partial(one_by_one, body), XS, KS) is None

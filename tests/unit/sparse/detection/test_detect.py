@@ -53,6 +53,16 @@ def test_a_notebooks_line_is_given_as_it_is_written(monkeypatch):
     assert variable.sparse and "(`rows = params['T'][batch]`)" in variable.reason
 
 
+def test_rows_from_a_function_of_the_old_rows_are_no_rows_that_are_written():
+    def loss(params, batch):
+        rows = jax.lax.stop_gradient(params["T"]).at[0].apply(jnp.exp)[batch]
+        return (rows * params["w"]).sum()
+
+    params = {"T": np.ones((9, 2), np.float32), "w": np.ones(2, np.float32)}
+    analysis = find_sparse(loss, params, np.array([1, 2]))
+    assert not any(variable.sparse for variable in analysis)
+
+
 @pytest.mark.parametrize("name", ["tied softmax", "take", "nested jit"])
 def test_reasons_name_the_users_line(name):
     (program,) = (p for p in PROGRAMS if p.name == name)
