@@ -722,7 +722,7 @@ _FORMS: Mapping[str, Formed] = {
         _over_axes("axes"),
     ),
     **dict.fromkeys(
-        ["reduce_and", "reduce_or", "argmax", "argmin"],
+        ["reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin"],
         _over_axes("axes"),
     ),
     **dict.fromkeys(

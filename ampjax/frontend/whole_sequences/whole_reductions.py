@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -254,6 +254,15 @@ def _turned(values: Any) -> Any:
 
 
 def _or(values: Any, ids: Any, n: int) -> Any:
+    """Whether any truth value of a segment is true; of integers the bits that any of them has."""
+    if values.dtype != np.bool_:
+        return _folded(
+            jax.lax.bitwise_or,
+            0,
+            values,
+            ids,
+            n,
+        )
     return (
         segment_max(
             values.astype(np.int32),
@@ -268,13 +277,48 @@ def _and(values: Any, ids: Any, n: int) -> Any:
     return ~_or(~values, ids, n)
 
 
+def _xor(values: Any, ids: Any, n: int) -> Any:
+    return _folded(
+        jax.lax.bitwise_xor,
+        0,
+        values,
+        ids,
+        n,
+    )
+
+
 def _product(values: Any, ids: Any, n: int) -> Any:
-    """Products of segments, 1 for empty ones: the last entries of running products, so that the derivative is right where a factor is zero."""
-    ones = jnp.ones_like(values)
+    """Products of segments, 1 for empty ones: the derivative is right where a factor is zero, too."""
+    return _folded(
+        jax.lax.mul,
+        1,
+        values,
+        ids,
+        n,
+    )
+
+
+def _folded(
+    join: Callable[[Any, Any], Any],
+    neutral: int,
+    values: Any,
+    ids: Any,
+    n: int,
+) -> Any:
+    """Joins the entries of each segment: the last entries of running results.
+
+    Args:
+      join: Joins two results.
+      neutral: The result of an empty segment, which changes no other.
+      values: `[rows, ...]`.
+      ids: `[rows]`: each row's segment, in order; `n` for none.
+      n: How many segments there are.
+    """
+    blank = jnp.full_like(values, neutral)
     factors = jnp.where(
         along(ids < n, values),
         values,
-        ones,
+        blank,
     )
     is_first = jnp.concatenate(
         [
@@ -292,10 +336,10 @@ def _product(values: Any, ids: Any, n: int) -> Any:
         is_apart = along(starts_again, after)
         before = jnp.where(
             is_apart,
-            jnp.ones_like(before),
+            jnp.full_like(before, neutral),
             before,
         )
-        return starts | starts_again, before * after
+        return starts | starts_again, join(before, after)
 
     _, running = jax.lax.associative_scan(
         joined,
@@ -317,7 +361,7 @@ def _product(values: Any, ids: Any, n: int) -> Any:
     return jnp.where(
         along(end > first, found),
         found,
-        jnp.ones_like(found),
+        jnp.full_like(found, neutral),
     )
 
 
@@ -339,4 +383,5 @@ SEGMENTS = {
     "reduce_prod": _product,
     "reduce_or": _or,
     "reduce_and": _and,
+    "reduce_xor": _xor,
 }

@@ -337,6 +337,24 @@ def test_operations_on_whole_sequences_are_those_of_each_example(function):
     agrees(function)
 
 
+def test_bits_of_integers_are_joined():
+    """JAX has `all` and `any` of truth values, and the bits of integers, in the same operations."""
+
+    def model(params, example):
+        xs = example["xs"]
+        return (
+            jnp.bitwise_or.reduce(xs),
+            jnp.bitwise_and.reduce(xs),
+            jnp.bitwise_xor.reduce(xs),
+        )
+
+    batched = amp.vmap(model, {"xs": "int32[t]"})
+    examples = [{"xs": np.array(xs, np.int32)} for xs in ([12, 10, -8], [5], [])]
+    found = batched({}, examples)
+    want = jnp.array([model({}, jax.tree.map(jnp.asarray, each)) for each in examples])
+    assert np.array_equal(jnp.stack(found, 1), want)
+
+
 def single(p, s):
     v = hidden(p, s)
     k = jnp.argmax(v[:, 0])
