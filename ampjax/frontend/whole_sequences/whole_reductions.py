@@ -185,12 +185,14 @@ def _reduced(
 def _argmax(values: Any, ids: Any, n: int) -> Any:
     """The number of each segment's largest entry, the first of equal ones; NaN counts as larger than all."""
     values = jax.lax.stop_gradient(values)
+    is_none = jnp.zeros(values.shape, bool)
     if jnp.issubdtype(
         values.dtype,
         jnp.inexact,
     ):
+        is_none = jnp.isnan(values)
         values = jnp.where(
-            jnp.isnan(values),
+            is_none,
             jnp.inf,
             values,
         )
@@ -211,16 +213,23 @@ def _argmax(values: Any, ids: Any, n: int) -> Any:
         along(number, values),
         values.shape,
     )
-    found = segment_max(
-        jnp.where(
-            values == of_rows,
-            -number,
-            least(number.dtype),
-        ),
-        ids,
-        n,
+    # the first entry has the largest place; places of NaN, which are positive, come before all others
+    place = jnp.where(
+        values == of_rows,
+        -number,
+        least(number.dtype),
     )
-    return jnp.maximum(-found, 0)
+    place = jnp.where(
+        is_none,
+        len(ids) - number,
+        place,
+    )
+    found = segment_max(place, ids, n)
+    return jnp.where(
+        found > 0,
+        len(ids) - found,
+        jnp.maximum(-found, 0),
+    )
 
 
 def _argmin(values: Any, ids: Any, n: int) -> Any:
@@ -254,7 +263,7 @@ def _turned(values: Any) -> Any:
 
 
 def _or(values: Any, ids: Any, n: int) -> Any:
-    """Whether any truth value of a segment is true; of integers the bits that any of them has."""
+    """Whether a segment has a true value; of integers the bits of all together."""
     if values.dtype != np.bool_:
         return _folded(
             jax.lax.bitwise_or,

@@ -104,6 +104,6 @@ def test_what_rounds_or_is_unclear_is_left_to_jax(function):
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_floats_become_integers_as_in_jax(dtype):
-    """JAX takes the nearest integer that there is, and 0 for NaN; NumPy whatever is left of the bits."""
+    """JAX takes the nearest integer of the dtype, and 0 for NaN; NumPy the last bits of the number."""
     rows = {"x": np.array([300.0, -5.0, np.nan, 1e4], dtype)}
     assert done_in_numpy(lambda rows: rows["x"].astype(jnp.uint8), rows) == []

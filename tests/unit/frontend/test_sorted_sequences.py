@@ -152,3 +152,21 @@ def test_elements_of_an_empty_sequence_are_refused():
         batched = amp.vmap(by_others, SPEC, params=PARAMS)
         with pytest.raises(DataError, match="number 0 of 0 elements"):
             batched.pack([*EXAMPLES, example(0, 2)])
+
+
+def test_places_of_equal_numbers_and_of_those_that_are_none():
+    """NaN counts as larger than infinity, and the largest come with 0 before -0."""
+
+    def model(params, example):
+        xs = example["xs"]
+        return jnp.argmax(xs), jnp.argmin(xs), jax.lax.top_k(xs, 1)[1]
+
+    batched = amp.vmap(model, {"xs": "float32[t]"})
+    examples = []
+    for xs in ([np.inf, np.nan, 1], [-np.inf, np.nan], [-0.0, 0.0, -0.0], [2]):
+        examples.append({"xs": np.array(xs, np.float32)})
+    found = batched({}, examples)
+    for place, each in enumerate(examples):
+        wanted = model({}, jax.tree.map(jnp.asarray, each))
+        for one, want in zip(found, wanted, strict=True):
+            assert np.array_equal(one[place], want), place
