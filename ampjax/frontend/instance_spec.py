@@ -333,7 +333,10 @@ def parse(spec: Any) -> tuple[list[LeafSpec], Any]:
     )
     nodes = {part.nodes for part in parts if isinstance(part, Edges)}
     for name in sorted(nodes - {leaf.dimensions[0] for leaf in leaves if leaf.dimensions}):
-        fix = "Give the nodes something to start from: their features, or their labels."
+        fix = (
+            "Write the name of the dimension of the nodes; they need something to start from, "
+            "such as features or labels."
+        )
         raise GraphError(
             f'spec, `Edges("{name}")`',
             f'a leaf over `{name}`, such as `"float32[{name},11]"`',

@@ -45,9 +45,11 @@ def check_edges(
         edge, expected, got = bad
         number = edge - space.starts(columns)[around[edge]]
         where = f"{plan.line}, instance {space.instances(columns)[edge]}, edge {number}"
-        raise DataError(
-            where, expected, got, "Mend the edges: nodes count from 0 within each instance."
-        )
+        if expected.startswith("a kind"):
+            fix = "Mend the edges, or say in the spec that there are more: `kinds` of `amp.Edges`."
+        else:
+            fix = "Mend the edges: nodes count from 0 within each instance."
+        raise DataError(where, expected, got, fix)
     return senders, receivers, kinds
 
 

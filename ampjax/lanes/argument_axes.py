@@ -108,7 +108,10 @@ def flat_arguments(
         told = []
         for size, number in sizes.items():
             told.append(f"{size} in {names[number]}")
-        fix = "Give each argument one entry for each element, or None in `in_axes` where all share it."
+        fix = (
+            "Give each argument one entry for each element, or None in `in_axes` where all share it. "
+            "A list of examples of different lengths needs a spec: `amp.vmap(function, spec)`."
+        )
         got = ", ".join(told)
         raise DataError(f"{where}, arguments", "the same number of elements", got, fix)
     is_mapped = tuple(axis is not None for axis in flat)

@@ -197,6 +197,9 @@ class Settings:
         return 1 if self.mode == "sync" else self.max_active_keys
 
 
+_BATCH_SIZE = "How many examples an update has is `max_active_keys`, with `mode='batch'`."
+
+
 def settings_from(
     options: Mapping[str, Any],
     base: Settings | None = None,
@@ -216,9 +219,8 @@ def settings_from(
     known = sorted(Settings.__dataclass_fields__)
     for name in named:
         if name not in known:
-            raise SettingsError(
-                f"setting `{name}`", f"one of {known}", "an unknown setting", spelling(name, known)
-            )
+            fix = _BATCH_SIZE if name == "batch_size" else spelling(name, known)
+            raise SettingsError(f"setting `{name}`", f"one of {known}", "an unknown setting", fix)
     return replace(base if base is not None else Settings(), **named)
 
 

@@ -207,6 +207,12 @@ MISTAKES = {
         f"setting `max_activ_keys`: expected one of {sorted(amp.Settings.__dataclass_fields__)}, got an unknown setting. "
         "Did you mean `max_active_keys`?",
     ),
+    "the size of a batch by its usual name": (
+        lambda: trainer(batch_size=4),
+        SettingsError,
+        f"setting `batch_size`: expected one of {sorted(amp.Settings.__dataclass_fields__)}, got an unknown setting. "
+        "How many examples an update has is `max_active_keys`, with `mode='batch'`.",
+    ),
     "no optax transform": (
         lambda: amp.Trainer(graphs.chain(1), 0.1),
         SettingsError,

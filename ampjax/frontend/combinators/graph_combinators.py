@@ -304,15 +304,20 @@ def _check(
     leaves: Sequence[Any],
 ) -> None:
     if not isinstance(edges, Edges):
-        fix = "Make them with `amp.Edges(senders, receivers, kinds)` or `amp.Edges.of(graph)`."
-        raise GraphError(user_line(), "`amp.Edges`", f"{type(edges).__name__}", fix)
+        fix = (
+            "Make them with `amp.Edges(senders, receivers, kinds)` or `amp.Edges.of(graph)`; "
+            'in a spec they are `amp.Edges("v")`, with the name of the dimension of the nodes.'
+        )
+        got = shape_text(edges) if hasattr(edges, "dtype") else type(edges).__name__
+        raise GraphError(user_line(), "`amp.Edges`", got, fix)
     if not functions or (edges.n_kinds is not None and len(functions) != edges.n_kinds):
-        wanted = "each kind" if edges.n_kinds is None else f"each of the {edges.n_kinds} kinds"
+        wanted = "each kind" if edges.n_kinds is None else _kinds_text(edges.n_kinds)
+        fix = "Give one for each; how many kinds there are is said in the spec, as `kinds` of `amp.Edges`."
         raise GraphError(
             user_line(),
             f"a function for {wanted} of edges",
             f"{len(functions)}",
-            "Give one for each.",
+            fix,
         )
     lengths = {_length_text(x) for x in leaves}
     is_others = edges.nodes and is_symbolic(leaves) and lengths != {edges.nodes}
@@ -322,6 +327,10 @@ def _check(
         raise GraphError(
             user_line(), f"arrays {over}, as the values to send", got, "Give a value of each node."
         )
+
+
+def _kinds_text(n: int) -> str:
+    return "the one kind" if n == 1 else f"each of the {n} kinds"
 
 
 def _length_text(x: Any) -> str:

@@ -167,7 +167,10 @@ def test_graphs_that_are_none(graph, told):
             example(receivers=(1, -1, 2)),
             r"instance 1, edge 1: expected a receiver in \[0, 3\), got -1",
         ),
-        (example(kinds=(0, 2, 1)), r"instance 1, edge 1: expected a kind in \[0, 2\), got 2"),
+        (
+            example(kinds=(0, 2, 1)),
+            r"instance 1, edge 1: expected a kind in \[0, 2\), got 2. .* `kinds` of",
+        ),
         (example(kinds=(0, 1)), "one length in"),
     ],
 )
@@ -247,9 +250,12 @@ def test_rounds_are_one_stage():
     [
         (
             lambda p, s: amp.propagate([lambda h: h @ p["a"]], s["edges"], s["x"]),
-            "a function for each of the 2 kinds of edges, got 1",
+            "a function for each of the 2 kinds of edges, got 1. .* is said in the spec",
         ),
-        (lambda p, s: amp.propagate(sends(W), s["x"], s["x"]), "`amp.Edges`"),
+        (
+            lambda p, s: amp.propagate(sends(W), s["x"], s["x"]),
+            r"`amp.Edges`, got float32\[v,3\]\. .* in a spec",
+        ),
         (
             lambda p, s: amp.propagate(sends(W), s["edges"], s["z"]),
             r"arrays over the nodes `v`, as the values to send, got float32\[t,3\]",
