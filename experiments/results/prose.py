@@ -4,7 +4,7 @@ START = """# Results
 
 `python -m experiments results` measures all figures of this page, each command in a process of its own, one after the other, while nothing else runs; then it writes the page from [the records](measurements/results.jsonl). Nobody edits a figure by hand. [How to run it](project/contributing.md#set-up)
 
-Times are medians. Above 1, "times as fast" says that ampjax is faster; what is slower stands in the same tables, and [once more below](#where-ampjax-is-slower). Epochs, losses and simulated times come out alike on any machine, or nearly so; compare seconds only within a table. The papers' figures come from their own machines: AMPNet's had 16 cores, Parallax's cluster 8 machines with 6 GPUs each. [All measurements](measurements/index.md) has more tables, which other commits made: longer runs, several hosts, a GPU, tuning."""
+Times are medians. Where "times as fast" is above 1, ampjax is faster. The tables hold the slower cases, too, and [a list](#where-ampjax-is-slower) repeats them. Epochs, losses and simulated times come out alike on any machine, or nearly so; compare seconds only within a table. The papers' figures come from their own machines: AMPNet's had 16 cores, Parallax's cluster 8 machines with 6 GPUs each. [All measurements](measurements/index.md) has more tables, which other commits made: longer runs, several hosts, a GPU, tuning."""
 
 ELSEWHERE = """Measured by other commands, at other commits, as the pages say:
 

@@ -114,7 +114,7 @@ SECTIONS = (
             ),
         ),
         batch_tables.batches,
-        "Where structure differs much from example to example, as in trees and in sentences with rare words, a batch as one function is faster than code by hand, with less memory. Where the code by hand has nothing to pad, such as one matrix of attention, a chain, or segment sums over edges, it is as fast or faster. [More on these works](measurements/batches.md)",
+        "Where structure differs much from example to example, as in trees and in sentences with rare words, a batch as one function is faster than code by hand, with less memory. Where the code by hand has nothing to pad, such as one matrix of attention, a chain, or segment sums over edges, it is as fast or faster. [More on these workloads](measurements/batches.md)",
     ),
     Section(
         "attention",
