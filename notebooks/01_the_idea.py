@@ -146,9 +146,8 @@ print(trainer.statistics)
 
 # %%
 trainer.accumulate(few)
-story = trainer.story(
-    0
-)  # of all instances that had this number lately: the last one's begins with its last first step
+# The story has all instances that had this number lately; the last one begins with the last first step.
+story = trainer.story(0)
 begin = max(i for i, line in enumerate(story) if "forward" in line and "t_i=0" in line)
 print("\n".join(story[begin:]))
 

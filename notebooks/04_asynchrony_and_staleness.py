@@ -212,7 +212,7 @@ for (mode, n), history in histories.items():
 front(series, n_train=BATCH * len(train))
 
 # %% [markdown]
-# Asynchronous training takes about as many epochs as synchronous training, each of which is over in half the time with two batches in flight and in a third with four or more: up to about four staleness costs next to nothing. With eight there is
+# Asynchronous training takes about as many epochs as synchronous training, each of which is over in half the time with two batches in flight and in a third with four or more: up to about four, staleness costs next to nothing. With eight there is
 # nothing more to gain, and an epoch is lost. The pipeline makes too few updates to get there at all in this time.
 
 # %%

@@ -65,7 +65,7 @@ figure
 
 # %% [markdown]
 # Why does it do so? A vectorized program does one thing at a time to whole arrays; it can't be in the middle of one element's loop and behind another's. Of a `lax.cond` it
-# computes both branches for everybody, for the same reason.
+# computes both branches for all elements, for the same reason.
 #
 # ## Lanes
 #
@@ -279,8 +279,8 @@ assert 0 < has_ended.sum() < 128
 # %% [markdown]
 # ### Early exit
 #
-# A network of up to eight blocks, which an input leaves as soon as one class is clear. Most inputs are easy. Padded with masks, as one has to write it for `vmap`, all eight blocks are computed
-# for everybody; the loop below says what is meant.
+# A network of up to eight blocks, which an input leaves as soon as one class is clear. Most inputs are easy. With masks, as one has to write it for `vmap`, all eight blocks are computed
+# for each input; the loop below computes only those that an input needs.
 
 # %%
 WIDTH, BLOCKS, CLASSES = 128, 8, 10

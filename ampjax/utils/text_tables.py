@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import html
 import io
+import re
 from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
+
+_WORD = re.compile(r"(?!nan\b|inf\b)[`'\[A-Za-z_]")
+_CODE = re.compile(r"`([^`]+)`")
 
 
 def compact(*headers: str, title: str | None = None) -> Table:
@@ -80,7 +84,7 @@ def html_table(
     title: str | None = None,
     notes: Iterable[str] = (),
 ) -> str:
-    """Renders a table for notebooks: the first column for names, the others for numbers.
+    """Renders a table for notebooks; columns of numbers are aligned at their right ends, and what stands in backticks is code.
 
     Args:
       headers: Column titles; line breaks stay.
@@ -94,17 +98,22 @@ def html_table(
     >>> html_table(["a", "b"], [["<x>", "1"]], notes=["so"]).count("&lt;x&gt;")
     1
     """
-    head = "".join(_cell("th", i, text) for i, text in enumerate(headers))
-    body = "".join(
-        "<tr>" + "".join(_cell("td", i, text) for i, text in enumerate(row)) + "</tr>"
-        for row in rows
-    )
+    rows = [tuple(row) for row in rows]
+    sides = ["left"]
+    for column in range(1, len(headers)):
+        has_words = any(_WORD.match(row[column]) for row in rows)
+        sides.append("left" if has_words else "right")
+    head = _row("th", sides, headers)
+    body = "".join(_row("td", sides, row) for row in rows)
     above = f"<div><b>{html.escape(title)}</b></div>" if title else ""
     below = "".join(f"<div>{html.escape(note)}</div>" for note in notes)
-    return f"<div>{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}</div>"
+    return f"<div>{above}<table><thead>{head}</thead><tbody>{body}</tbody></table>{below}</div>"
 
 
-def _cell(tag: str, column: int, text: str) -> str:
-    align = "right" if column else "left"
-    shown = html.escape(text).replace("\n", "<br>")
-    return f'<{tag} style="text-align: {align}; vertical-align: bottom">{shown}</{tag}>'
+def _row(tag: str, sides: Sequence[str], texts: Sequence[str]) -> str:
+    cells = []
+    for side, text in zip(sides, texts, strict=True):
+        shown = html.escape(text).replace("\n", "<br>")
+        shown = _CODE.sub(r"<code>\1</code>", shown)
+        cells.append(f'<{tag} style="text-align: {side}; vertical-align: bottom">{shown}</{tag}>')
+    return f"<tr>{''.join(cells)}</tr>"

@@ -76,6 +76,12 @@ def test_what_is_written_is_shown_as_it_is():
     assert "<t>" not in page and "&lt;t&gt;" in page and "x &lt; y" in page
 
 
+def test_words_begin_at_the_left_and_code_is_marked():
+    page = html_table(["", "from", "n"], [["a", "`x < y`", "1"], ["b", "", "nan"]])
+    assert page.count("text-align: right") == 3
+    assert "<code>x &lt; y</code>" in page
+
+
 def test_a_history_is_a_row_for_each_epoch():
     rows = Cells(history(2)._repr_html_()).rows
     assert rows[0] == [
