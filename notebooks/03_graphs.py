@@ -180,9 +180,8 @@ def over_edge(s, i):
 
 
 with ag.Graph() as each_node:
-    x = ag.pump(
-        "x", (F,), fields=("first", "node", "t")
-    )  # `first`: the number of the graph's first node in the tables
+    # `first`: the number of the graph's first node in the tables
+    x = ag.pump("x", (F,), fields=("first", "node", "t"))
     target = ag.pump("target")
     h = ag.phi("h")
     sent = ag.flatmap(h, lambda s: tables.out_degree[s.first + s.node], over_edge, name="senders")

@@ -56,9 +56,8 @@ with ag.Graph() as g:
 
 # %%
 def points(n, seed):
-    centres = np.random.default_rng(0).normal(
-        size=(10, 4, WIDTH)
-    )  # the same for training and validation
+    # the same centres for training and validation
+    centres = np.random.default_rng(0).normal(size=(10, 4, WIDTH))
     rng = np.random.default_rng(seed)
     labels, cluster = rng.integers(0, 10, n), rng.integers(0, 4, n)
     x = centres[labels, cluster] + 1.6 * rng.normal(size=(n, WIDTH))

@@ -115,9 +115,8 @@ zoomable(traces["4 copies of linear1"], title="Four copies of linear1")
 # %%
 options = {"max_active_keys": 8, "max_dispatch_size": 2, "fuse": False, **COMMON, **workers(4)}
 measured = amp.profile(four, amp.Subset(buckets, order[:12]), passes=1, **options)
-print(
-    "\n".join(line for line in str(measured).splitlines() if "→" not in line)
-)  # without transfers
+# without transfers
+print("\n".join(line for line in str(measured).splitlines() if "→" not in line))
 
 
 # %%

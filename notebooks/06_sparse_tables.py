@@ -148,9 +148,8 @@ apart = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), runner.params, par
 print("largest difference of a loss:", max(abs(a - b) for a, b in zip(single, hybrid, strict=True)))
 print("largest difference of a parameter:", apart)
 np.testing.assert_allclose(hybrid, single, atol=1e-4)
-assert (
-    max(jax.tree.leaves(apart)) < 4e-3
-)  # after 120 steps of rounding in another order; Adam's steps are 2e-2
+# after 120 steps of rounding in another order; Adam's steps are 2e-2
+assert max(jax.tree.leaves(apart)) < 4e-3
 
 # %% tags=["picture"]
 figure = new_figure(6, 3.2, layout="constrained")

@@ -215,9 +215,8 @@ assert rounds[-1] < MOST
 # %% tags=["picture"]
 side = np.linspace(-1.15, 1.15, 56, dtype=np.float32)
 plane = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
-answers = trainer.predict(
-    compiled.data(examples(plane, np.zeros(len(plane), np.int32)))
-)  # labels that nobody reads
+no_labels = np.zeros(len(plane), np.int32)  # `predict` does not read them
+answers = trainer.predict(compiled.data(examples(plane, no_labels)))
 thought = answers["rounds"].payload
 image = lambda values: values.reshape(len(side), len(side))
 

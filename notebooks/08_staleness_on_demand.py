@@ -161,9 +161,8 @@ assert not late["delay 8, learning rate 0.1"][-1] < 10
 figure = new_figure(6.5, 3.4, layout="constrained")
 axes = figure.subplots()
 for name, losses in {"no delay, learning rate 0.1": momentum, **late}.items():
-    axes.plot(
-        np.where(np.maximum.accumulate(losses) < 1e3, losses, np.nan), label=name
-    )  # up to where it has diverged
+    shown = np.where(np.maximum.accumulate(losses) < 1e3, losses, np.nan)  # until it has diverged
+    axes.plot(shown, label=name)
 axes.set_yscale("log")
 axes.set(xlabel="step", ylabel="loss", title="Momentum with late gradients")
 axes.legend(fontsize=8)

@@ -70,7 +70,7 @@ figure
 # ## Lanes
 #
 # `amp.vmap` takes the same function and gives the same results. But it keeps only a few *lanes*, rows of an array, with an element in each; here it has eight. When the element in
-# a lane has arrived, its result is written down, and the lane takes the next element. The others are in the middle of their loops meanwhile. All of this is one compiled program.
+# a lane has arrived, its result is stored, and the lane takes the next element. The others are in the middle of their loops meanwhile. All of this is one compiled program.
 
 # %%
 in_lanes = amp.vmap(steps_to_one, lanes=8, trips=4)
@@ -183,6 +183,7 @@ figure = new_figure(6.5, 2.8, layout="constrained")
 axes = figure.subplots()
 axes.hist(draws, bins=150, density=True, color="#56B4E9", label=f"{len(draws):,} draws")
 axes.plot(places, density(places), color="#000000", linewidth=1, label="density")
+axes.set(xlabel="x", ylabel="draws, as a density")
 axes.spines[["top", "right"]].set_visible(False)
 axes.legend(frameon=False)
 assert abs(np.mean(draws < -0.5) - (0.4 + 0.6 * 0.048)) < 0.05
