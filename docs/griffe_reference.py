@@ -13,6 +13,8 @@ import griffe
 
 EXAMPLE = re.compile(r"^>>> .*(?:\n(?!\n).+)*", re.MULTILINE)
 """A doctest: from its first prompt to the next empty line."""
+RESULT = re.compile(r"^(?:Returns|Yields):\n +", re.MULTILINE)
+"""The place where a result is described. Griffe takes what stands before a colon for its type; before a first colon nothing stands, so the annotation counts."""
 SIZE = re.compile(r"\s*\b(?:The class|It) has more than 15 methods[,:].*?\.(?=\s|$)", re.DOTALL)
 """What a class says to the test of its size, which is nothing for readers."""
 
@@ -25,6 +27,7 @@ class Reference(griffe.Extension):
         for thing in list(_within(pkg)):
             if thing.docstring is not None:
                 text = SIZE.sub("", thing.docstring.value)
+                text = RESULT.sub(r"\g<0>: ", text)
                 thing.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", text)
         for module in [pkg, *_submodules(pkg)]:
             exported = {
