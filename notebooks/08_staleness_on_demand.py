@@ -89,7 +89,7 @@ for row, delay in enumerate(DELAYS):
 axes.set_yticks(range(len(DELAYS)), [str(delay) for delay in DELAYS])
 axes.set(
     xlabel="learning rate × curvature",
-    ylabel="delay",
+    ylabel="delay [updates]",
     title="Blue converges, red diverges; black: the formula",
 )
 figure
@@ -202,7 +202,7 @@ for i, (delay, colour) in enumerate(zip(SHOWN, ("#009E73", "#56B4E9", "#0072B2")
     axes.barh(places + 0.27 * (i - 1), losses, 0.25, color=colour, label=f"delay {delay}")
 axes.set_yticks(places, list(REMEDIES))
 axes.invert_yaxis()
-axes.set(xlabel="loss, learning rate tuned")
+axes.set(xlabel="loss at the best learning rate")
 axes.spines[["top", "right"]].set_visible(False)
 figure.legend(loc="outside right upper", frameon=False, fontsize=9)
 figure
