@@ -21,6 +21,21 @@ BLOCK = re.compile(r"^( *)```(python|text)\n(.*?)^\1```$", re.MULTILINE | re.DOT
 
 QUOTE = re.compile(r'^( *)```python title="(\S+)"\n(.*?)^\1```$', re.MULTILINE | re.DOTALL)
 
+ANSWERS = {
+    "guides/attention.md": ("mask", "transformer"),
+    "guides/batches.md": ("batch", "padding"),
+    "guides/checkpoints.md": ("checkpoint", "resume", "save", "reproducible"),
+    "guides/models_as_functions.md": ("dropout", "flax"),
+    "guides/optimizers.md": ("clip_by_global_norm", "freeze", "learning rate schedule"),
+    "guides/own_model.md": ("predict",),
+    "guides/recipes.md": ("averaged weights (ema)", "early stopping", "export", "fine-tune"),
+    "guides/sequence_to_sequence.md": ("beam", "greedy"),
+    "guides/slow.md": ("slow", "compile time", "memory"),
+    "guides/trains_badly.md": ("nan",),
+    "install.md": ("gpu",),
+}
+"""Words that beginners search for, by the page that answers. The site's search ranks headings far above text, so they stand in headings."""
+
 IN_EVERY_RUN = "index.md", "guides/by_hand.md", "guides/sparse_tables.md"
 """One for each way to write a model; the programs of the others call what unit tests call, so they are left to nightly runs."""
 
@@ -85,6 +100,15 @@ def test_code_that_a_page_quotes_is_there(path):
         code = (DOCS.parent / file).read_text(encoding="utf-8")
         for lines in re.split(r"^\.\.\.\n", block, flags=re.MULTILINE):
             assert lines in code, f"not in {file}:\n{lines}"
+
+
+def test_words_that_beginners_search_for_stand_in_headings():
+    missing = []
+    for page, words in ANSWERS.items():
+        text = (DOCS / page).read_text(encoding="utf-8")
+        headings = "\n".join(re.findall(r"^#+ (.+)$", text, re.MULTILINE)).lower()
+        missing += [(page, word) for word in words if word not in headings]
+    assert missing == []
 
 
 def references():
