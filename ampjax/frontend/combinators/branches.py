@@ -99,6 +99,7 @@ def cond(
         [false, true],
         operands,
         "cond",
+        ["the branch for false", "the branch for true"],
         use,
     )
 
@@ -145,6 +146,7 @@ def switch(
         branches,
         operands,
         "switch",
+        [f"branch {number}" for number in range(len(branches))],
         use,
     )
 
@@ -331,16 +333,15 @@ def _choice(
     index: Any,
     branches: Sequence[Callable[..., Any]],
     operands: Sequence[Any],
-    kind: str,
+    word: str,
+    names: Sequence[str],
     use: Use,
 ) -> Any:
+    """Binds a choice among functions; `word` is its name and `names` are those of its functions, for errors."""
     line = user_line()
     leaves, structure = jax.tree.flatten(tuple(operands))
     leaves = as_arrays("for the functions", leaves)
     types = structure.unflatten([type_of(leaf) for leaf in leaves])
-    names = [f"branch {number}" for number in range(len(branches))]
-    if kind == "cond":
-        names = ["the branch for false", "the branch for true"]
     traced: list[Traced] = []
     values: list[Any] = []
     n_closed: list[int] = []
@@ -371,7 +372,7 @@ def _choice(
         traced,
         n_closed,
         line,
-        {"word": kind},
+        {"word": word},
         use.place,
     )
     return traced[0].results.unflatten(

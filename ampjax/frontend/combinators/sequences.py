@@ -109,6 +109,7 @@ def scan(
         )
     line = user_line()
     dimension = dimension_of("scan", leaves)
+    # The carry's structure (a dictionary, a tuple, ...) ends here: rules of messages and of batches see `n_carry` leaves, in the order of `jax.tree.flatten`.
     carry_leaves, carry_structure = jax.tree.flatten(init)
     step, closed, results = trace(
         f,

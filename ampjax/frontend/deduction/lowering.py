@@ -429,7 +429,7 @@ class Lowering:
             pairs = self.draft.pair(
                 flow,
                 region.within(inner),
-                (around.size, around.index, outer.index),
+                (around.add_size(), around.index, outer.index),
                 name,
             )
             return Computed(pairs, element.part)

@@ -240,7 +240,11 @@ class IndexSpace:
 
     @property
     def size(self) -> str:
-        """The state field with the number of elements in the space around; a first read adds the field there.
+        """The state field with the number of elements, which is there once `add_size` has been called."""
+        return f"{self.dimension}_n"
+
+    def add_size(self) -> str:
+        """Adds the state field with the number of elements to the space around, and returns the field's name.
 
         For a ragged space it is put where it does not change from round to round of a loop, so that states stay as they are in loops.
         """
@@ -250,7 +254,7 @@ class IndexSpace:
         if self.is_ragged and sizes is not None:
             where = sizes.origin.space
             sizes = sizes.origin
-        return where.fact(f"{self.dimension}_n", sizes, f"elements along `{self.dimension}`")
+        return where.fact(self.size, sizes, f"elements along `{self.dimension}`")
 
     @property
     def key(self) -> tuple[str, ...]:

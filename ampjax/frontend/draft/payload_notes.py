@@ -24,8 +24,8 @@ from ampjax.jaxprs.traced_bodies import trace_body
 from ampjax.nn import TableEmbed
 from ampjax.sparse import Table
 
-_Step = tuple[str, Any]
-"""A step on the way of a value: `into` a space of elements, by a decision `into rounds`, or `where` a guard holds."""
+_Step = IndexSpace | Guard
+"""A step on the way of a value: into a space, of elements or of the rounds that a decision makes, or to the rows where a guard holds."""
 
 _MOST_COPIED = 16
 """Entries of a value of an outer space that are pumped anew for each element at most; larger ones are pumped once and sent to each."""
@@ -181,10 +181,10 @@ def _bring(
     """
     before, steps = _way(region, start)
     flow = make(Region(start, before))
-    for kind, step in steps:
+    for step in steps:
         key = flow.region, id(flow), step
         if key not in draft.brought:
-            draft.brought[key] = flow, _take_step(draft, flow, kind, step, where)
+            draft.brought[key] = flow, _take_step(draft, flow, step, where)
         flow = draft.brought[key][1]
     return flow
 
@@ -192,17 +192,18 @@ def _bring(
 def _take_step(
     draft: GraphDraft,
     flow: Flow,
-    kind: str,
-    step: Any,
+    step: _Step,
     where: tuple[str, str],
 ) -> Flow:
+    """Notes the nodes of one step on the way of a value."""
     name, line = where
-    if kind == "into":
-        return send_in(draft, flow, step, name)
-    if kind == "into rounds":
+    if isinstance(step, IndexSpace):
+        if step.decision is None:
+            return send_in(draft, flow, step, name)
         return step.decision.send(flow)[-1]
     if step.decision is not None:
         return step.decision.send(flow)[step.decision.guards.index(step)]
+    assert step.column is not None
     field = step.column.space.fact(step.field, step.column, f"where it is ({line})")
     known = refresh_states(draft, flow, name, line)
     holds = lambda s: getattr(s, field) == step.value
@@ -225,13 +226,15 @@ def _way(
             if level == number:
                 guards.append(guard)
         decision = space.decision
-        if decision is not None and not any(guard.decision is decision for guard in guards):
-            steps.append(("into rounds", space))
-        elif decision is None and number > first:
-            steps.append(("into", space))
+        if decision is None:
+            is_entered = number > first
+        else:
+            is_entered = not any(guard.decision is decision for guard in guards)
+        if is_entered:
+            steps.append(space)
         for guard in guards:
             if steps or guard.decision is not None or number > first:
-                steps.append(("where", guard))
+                steps.append(guard)
             else:
                 before.append(guard)
     return tuple(before), steps
@@ -540,7 +543,7 @@ def send_in(
 ) -> Flow:
     """Notes copies of each message for the elements of a sequence that its row has."""
     flow = refresh_states(draft, flow, name, "")
-    size = space.size
+    size = space.add_size()
     index = space.index
     called = draft.name(f"{name}/each")
     inner = flow.region.within(space)

@@ -140,7 +140,7 @@ class CarryLoop:
         self._ahead = ahead
         self._order = Order(
             space.index,
-            space.size,
+            space.add_size(),
             call.options["reverse"],
         )
         self._name = space.dimension

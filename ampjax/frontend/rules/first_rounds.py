@@ -94,7 +94,7 @@ def begun_apart(
     k = call.options["n_carry"]
     inner = region.within(space)
     name = space.dimension
-    order = Order(space.index, space.size, call.options["reverse"])
+    order = Order(space.index, space.add_size(), call.options["reverse"])
     guards = _guards(low, space, order.back)
     types = [variable.aval for variable in step.jaxpr.outvars]
 

@@ -186,7 +186,7 @@ def group_and_reduce(
             lambda: ragged_builders.reduce(reduced, segments, built_wire(flow)),
             flow.is_fresh,
         )
-    size = space.size
+    size = space.add_size()
     index = space.index
     place = payload_notes.place(low.draft, region, word, call.line)
     together = low.draft.name(f"{word}/group")
