@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.engine.kernels.stage_program import StageProgram
-from ampjax.ir.bodies import Body
+from ampjax.ir.bodies import NodeBody
 from ampjax.jaxprs.dependence import find_dependence
 from ampjax.jaxprs.flat_program import Equation, FlatProgram, is_literal, trace
 from ampjax.jaxprs.program_slices import shared_slice
@@ -114,7 +114,7 @@ def table_ports(
 
 
 def row_input(
-    body: Body,
+    body: NodeBody,
     table: Any,
     inputs: Sequence[jax.ShapeDtypeStruct],
 ) -> int | None:

@@ -20,7 +20,7 @@ Params = Any
 
 
 @dataclass(frozen=True)
-class Body:
+class NodeBody:
     """A pure function on one message.
 
     Args:
@@ -83,7 +83,7 @@ def make_body(
     body: Any,
     params: Any = None,
     rng: bool = False,
-) -> Body:
+) -> NodeBody:
     """The body of a PPT.
 
     Args:
@@ -98,7 +98,7 @@ def make_body(
     if _is_nnx(body):
         return _nnx_body(body, rng)
     if hasattr(body, "init") and callable(body):
-        return Body(body, body.init, rng, getattr(body, "host_table", None))
+        return NodeBody(body, body.init, rng, getattr(body, "host_table", None))
     if not callable(body):
         raise GraphError(
             f"node `{name}`",
@@ -113,10 +113,10 @@ def make_body(
             "none",
             "Pass `params=` a pytree or a function of a PRNG key; for a node without parameters use `npt`.",
         )
-    return Body(body, params if callable(params) else _Constant(params), rng)
+    return NodeBody(body, params if callable(params) else _Constant(params), rng)
 
 
-def parameterless(name: str, body: Any, rng: bool = False) -> Body:
+def parameterless(name: str, body: Any, rng: bool = False) -> NodeBody:
     """Makes the body of an NPT.
 
     Args:
@@ -134,14 +134,14 @@ def parameterless(name: str, body: Any, rng: bool = False) -> Body:
             f"{type(body).__name__}",
             "Pass a function of the payloads.",
         )
-    return Body(_NoParams(body), None, rng)
+    return NodeBody(_NoParams(body), None, rng)
 
 
 def _is_nnx(body: Any) -> bool:
     return any(cls.__module__.startswith("flax.nnx") for cls in type(body).__mro__)
 
 
-def _nnx_body(module: Any, rng: bool) -> Body:
+def _nnx_body(module: Any, rng: bool) -> NodeBody:
     from flax import nnx  # imported late: flax takes a second to import
 
     graphdef, params, rest = nnx.split(module, nnx.Param, ...)
@@ -152,7 +152,7 @@ def _nnx_body(module: Any, rng: bool) -> Body:
             **options,
         )
 
-    return Body(apply, _Constant(nnx.to_pure_dict(params)), rng)
+    return NodeBody(apply, _Constant(nnx.to_pure_dict(params)), rng)
 
 
 def accepts(function: Callable[..., Any], n: int) -> bool:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
-from ampjax.ir.bodies import Body
+from ampjax.ir.bodies import NodeBody
 
 EXPENSIVE = (
     "dot_general",
@@ -107,7 +107,7 @@ def describe(
 
 
 def records(
-    body: Body,
+    body: NodeBody,
     rows: tuple[tuple[tuple[int, ...], str], ...],
 ) -> bool:
     """Whether the adjoint of a body with parameters needs activations that were recorded; that of a linear layer does not.

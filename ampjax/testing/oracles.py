@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.errors import AmpError, GraphError
-from ampjax.ir.bodies import Body
+from ampjax.ir.bodies import NodeBody
 from ampjax.numerics.double_precision import operation_by_operation, widen_tree
 from ampjax.utils.setting_checks import one_of
 
@@ -34,7 +34,7 @@ class Oracle(Protocol):
     def body(
         self,
         node: str,
-        body: Body,
+        body: NodeBody,
     ) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
 
@@ -63,7 +63,7 @@ class Eager:
     def body(
         self,
         node: str,
-        body: Body,
+        body: NodeBody,
     ) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
 
@@ -100,7 +100,7 @@ class Jitted:
     def body(
         self,
         node: str,
-        body: Body,
+        body: NodeBody,
     ) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
 

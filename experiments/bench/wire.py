@@ -17,7 +17,7 @@ from ampjax.cluster.hosts.host_context import HostContext
 from ampjax.cluster.hosts.spawn_hosts import spawn
 from ampjax.cluster.wire.channel import Channel
 from ampjax.cluster.wire.message import Message
-from ampjax.cluster.wire.zmq_wire import Keys, Wire, new_keys
+from ampjax.cluster.wire.zmq_wire import Keys, ZmqWire, new_keys
 from ampjax.errors import SettingsError
 from ampjax.utils.text_tables import compact
 from experiments.records import append
@@ -134,7 +134,7 @@ def program(
         near = context.peer(context.names[1 - context.number])
         if context.number == 0:
             keys = new_keys()
-            wires = Wire("a", keys), Wire("a", None)
+            wires = ZmqWire("a", keys), ZmqWire("a", None)
             far = [wire.listen("b") for wire in wires]
             text = [key.decode() for key in keys]
             near.send(
@@ -156,7 +156,7 @@ def program(
             message = near.receive()
             assert message is not None
             text, *addresses = json.loads(message.text)
-            wires = Wire("b", Keys(*(key.encode() for key in text))), Wire("b", None)
+            wires = ZmqWire("b", Keys(*(key.encode() for key in text))), ZmqWire("b", None)
             far = []
             for wire, address in zip(wires, addresses, strict=True):
                 far.append(wire.connect("a", address))

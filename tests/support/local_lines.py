@@ -12,7 +12,7 @@ import pytest
 from ampjax.cluster.wire.local_endpoints import can_be_local, local_endpoints
 from ampjax.cluster.wire.local_line import LocalLine
 from ampjax.cluster.wire.zmq_channel import Patience
-from ampjax.cluster.wire.zmq_wire import Wire, new_keys
+from ampjax.cluster.wire.zmq_wire import ZmqWire, new_keys
 
 KEYS = new_keys()
 needs_local = pytest.mark.skipif(
@@ -52,7 +52,7 @@ def lines():
 @contextlib.contextmanager
 def pair(window=None, silence_s=1.0):
     """Two channels past the network, and a socket that writes as the first one does."""
-    a, b = (Wire(name, KEYS, window=window, patience=Patience(silence_s, 5.0)) for name in "ab")
+    a, b = (ZmqWire(name, KEYS, window=window, patience=Patience(silence_s, 5.0)) for name in "ab")
     near, far = local_endpoints()
     intruder = socket.socket(fileno=os.dup(near.socket))
     try:

@@ -1,4 +1,4 @@
-"""A class name says which class is meant: no two classes of ampjax share one, but for names that are still to change."""
+"""A class name says which class is meant: no two classes of ampjax share one."""
 
 import ast
 from collections import defaultdict
@@ -7,13 +7,6 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "ampjax"
-
-SHARED = {
-    "Body": 2,
-    "Hosts": 2,
-    "Wire": 2,
-}
-"""Names that several classes have, and how many. A name leaves this list when its classes have names of their own; none comes in."""
 
 
 def files_of_classes(package=PACKAGE):
@@ -34,16 +27,8 @@ def shared_names(files):
 @pytest.mark.nightly
 def test_no_two_classes_have_one_name():
     files = files_of_classes()
-    shared = shared_names(files)
-    new = {name: files[name] for name, n in shared.items() if n > SHARED.get(name, 1)}
-    assert not new, "give the newer class a name of two words: its subject and its kind"
-
-
-@pytest.mark.nightly
-def test_the_list_of_shared_names_is_short_enough():
-    shared = shared_names(files_of_classes())
-    outdated = {name: n for name, n in SHARED.items() if shared.get(name, 1) < n}
-    assert not outdated, "lower these entries of SHARED, or take them out: the names are free"
+    shared = {name: files[name] for name in shared_names(files)}
+    assert not shared, "give the newer class a name of two words: its subject and its kind"
 
 
 def test_classes_inside_functions_and_classes_count(tmp_path):

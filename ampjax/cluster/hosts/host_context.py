@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ampjax.cluster.wire.channel import Channel
 from ampjax.cluster.wire.local_endpoints import LocalEndpoint
 from ampjax.cluster.wire.zmq_channel import ZmqChannel
-from ampjax.cluster.wire.zmq_wire import LOOPBACK, Wire
+from ampjax.cluster.wire.zmq_wire import LOOPBACK, ZmqWire
 from ampjax.errors import SettingsError
 
 
@@ -76,7 +76,7 @@ class PeerFinder:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: ZmqWire,
         names: tuple[str, ...],
         endpoints: Mapping[str, LocalEndpoint],
     ):

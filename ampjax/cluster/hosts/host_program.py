@@ -25,7 +25,7 @@ from ampjax.cluster.wire.channel import Window
 from ampjax.cluster.wire.local_endpoints import LocalEndpoint
 from ampjax.cluster.wire.message import Message
 from ampjax.cluster.wire.zmq_channel import Patience
-from ampjax.cluster.wire.zmq_wire import Keys, Wire, own_address
+from ampjax.cluster.wire.zmq_wire import Keys, ZmqWire, own_address
 from ampjax.errors import HostDiedError
 
 _PR_SET_PDEATHSIG = 1
@@ -41,7 +41,7 @@ def run(job: Job, main: bytes) -> bool:
     Returns:
       Whether its program has ended without an error.
     """
-    wire = Wire(
+    wire = ZmqWire(
         job.name,
         Keys(*(key.encode() for key in job.keys)),
         own_address(job.driver),
@@ -55,7 +55,7 @@ def run(job: Job, main: bytes) -> bool:
         wire.close()
 
 
-def _run(job: Job, main: bytes, wire: Wire) -> bool:
+def _run(job: Job, main: bytes, wire: ZmqWire) -> bool:
     endpoints = {}
     for name, each in job.endpoints.items():
         endpoints[name] = LocalEndpoint(*each).keep()

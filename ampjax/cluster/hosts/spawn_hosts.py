@@ -19,7 +19,7 @@ from ampjax.cluster.hosts.packed_programs import pack_program
 from ampjax.cluster.wire.channel import Channel, Window, wait_any
 from ampjax.cluster.wire.message import Message
 from ampjax.cluster.wire.zmq_channel import Patience, ZmqChannel
-from ampjax.cluster.wire.zmq_wire import Wire, new_keys
+from ampjax.cluster.wire.zmq_wire import ZmqWire, new_keys
 from ampjax.errors import HostError, SettingsError
 from ampjax.utils.setting_checks import at_least
 
@@ -111,7 +111,7 @@ class Host:
         self.started.kill()
 
 
-class Hosts(Sequence[Host]):
+class SpawnedHosts(Sequence[Host]):
     """Hosts of one run, by number. They end with `close`, at the end of a `with` block, when this object is no longer referenced, and with this process.
 
     Args:
@@ -143,7 +143,7 @@ class Hosts(Sequence[Host]):
     def __iter__(self) -> Iterator[Host]:
         return iter(self._hosts)
 
-    def __enter__(self) -> Hosts:
+    def __enter__(self) -> SpawnedHosts:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -159,7 +159,7 @@ def spawn(
     main: Callable[[HostContext], Any],
     options: HostOptions | None = None,
     launcher: Launcher | None = None,
-) -> Hosts:
+) -> SpawnedHosts:
     """Starts hosts, each of which runs a function.
 
     The function travels once, over a pipe that only the two processes have (or Ray's own way of starting actors), never over a socket
@@ -184,7 +184,7 @@ def spawn(
     program = pack_program(main, "a host's program")
     launcher = launcher or LocalLauncher()
     keys = new_keys()
-    wire = Wire(
+    wire = ZmqWire(
         DRIVER,
         keys,
         launcher.host,
@@ -232,7 +232,7 @@ def spawn(
     hosts = []
     for i, (name, h, channel, process) in enumerate(parts):
         hosts.append(Host(name, i, h.place, h.process, channel, process))
-    return Hosts(hosts, end)
+    return SpawnedHosts(hosts, end)
 
 
 def _names(n: int, options: HostOptions) -> tuple[str, ...]:
@@ -313,7 +313,7 @@ class _End:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: ZmqWire,
         launcher: Launcher,
         started: Sequence[Started],
     ):

@@ -46,7 +46,7 @@ def new_keys() -> Keys:
     return Keys(*zmq.curve_keypair())
 
 
-class Wire:
+class ZmqWire:
     """Channels of one process. All traffic is encrypted and authenticated (CURVE: Curve25519, XSalsa20, Poly1305).
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ampjax.ir.bodies import Body
+from ampjax.ir.bodies import NodeBody
 from ampjax.ir.nodes import Node
 from ampjax.ir.ops.payload_nodes import Compute, Loss, RouteBy
 from ampjax.ir.wires import Wire
@@ -34,7 +34,7 @@ class NodeCall:
       salt: A number of its own, so that two random nodes get different keys.
     """
 
-    body: Body
+    body: NodeBody
     inputs: tuple[Ref, ...]
     params: int | None
     salt: int
@@ -245,7 +245,7 @@ def _same(params: Any, row: Any) -> Any:
 
 
 PASS = NodeCall(
-    Body(_same),
+    NodeBody(_same),
     (("port", 0, 0),),
     None,
     0,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.ir.bodies import Body, accepts, argument_names, make_body, parameterless, port_names
+from ampjax.ir.bodies import NodeBody, accepts, argument_names, make_body, parameterless, port_names
 from ampjax.ir.builders.add_node import add_with_one_output
 from ampjax.ir.builders.shared_params import (
     check_no_table,
@@ -34,7 +34,7 @@ class NodeBuilder:
         self,
         name: str,
         kind: str,
-        body: Body,
+        body: NodeBody,
         options: NodeOptions,
         outputs: int,
         join: Key,
@@ -116,7 +116,7 @@ class NodeBuilder:
         like = self.name, self.kind, self.body, self.options, self.outputs, self.join
         return NodeBuilder(*like, params_of=self.params_of)(*inputs)
 
-    def _with_shared_params(self) -> tuple[Body, NodeOptions]:
+    def _with_shared_params(self) -> tuple[NodeBody, NodeOptions]:
         """The body and the options of a node that computes with another's parameters."""
         graph = current_graph()
         owner = find_owner(graph, self.name, self.params_of)
@@ -284,7 +284,7 @@ def concat(
     Raises:
       GraphError: If the payloads do not fit each other.
     """
-    body = Body(_Concat(axis))
+    body = NodeBody(_Concat(axis))
     return add_with_one_output(Compute("Concat", body, 1, join), wires, name=name)
 
 
@@ -313,7 +313,7 @@ def split(
         name,
         Compute(
             "Split",
-            Body(_Split(tuple(sizes), axis)),
+            NodeBody(_Split(tuple(sizes), axis)),
             len(sizes),
         ),
         (wire,),
@@ -361,7 +361,7 @@ class _Split(_Concat):
 
 def _check_arity(
     name: str,
-    body: Body,
+    body: NodeBody,
     n: int,
     skip: int,
 ) -> None:

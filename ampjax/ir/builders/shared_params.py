@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ampjax.errors import GraphError
-from ampjax.ir.bodies import Body
+from ampjax.ir.bodies import NodeBody
 from ampjax.ir.graph import Graph
 from ampjax.ir.host_tables import HostTable
 from ampjax.ir.nodes import Node, NodeOptions
@@ -124,7 +124,7 @@ def shared_options(
     )
 
 
-def check_no_table(name: str, body: Body, owner: Node) -> None:
+def check_no_table(name: str, body: NodeBody, owner: Node) -> None:
     """Checks that neither of two nodes that share parameters has a table in host memory, whose rows any nodes may look up anyway.
 
     Args:

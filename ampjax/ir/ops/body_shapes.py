@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.errors import GraphError
-from ampjax.ir.bodies import Body
+from ampjax.ir.bodies import NodeBody
 
 if TYPE_CHECKING:
     from ampjax.ir.nodes import Node
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def eval_body(
     node: Node,
-    body: Body,
+    body: NodeBody,
     types: tuple[WireType, ...],
 ) -> Any:
     """Evaluates the shapes of a body's result for one row.
@@ -50,7 +50,7 @@ def eval_body(
     )
 
 
-def init_shapes(node: Node, body: Body) -> Any:
+def init_shapes(node: Node, body: NodeBody) -> Any:
     """Evaluates the shapes of a body's parameters.
 
     Returns:
@@ -139,7 +139,7 @@ def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
 
 def _check_features(
     node: Node,
-    body: Body,
+    body: NodeBody,
     types: tuple[WireType, ...],
 ) -> None:
     """Checks the inputs of layers of `ampjax.nn`, which know their numbers of features: the most common mistake gets the clearest message."""

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ampjax.errors import GraphError, MessageError
-from ampjax.ir.bodies import Body
+from ampjax.ir.bodies import NodeBody
 from ampjax.ir.ops.body_shapes import eval_body, eval_shapes, metric_shapes, structure
 from ampjax.ir.ops.join_keys import Key, check_join
 from ampjax.ir.ops.op_classes import Op, PayloadOp
@@ -51,7 +51,7 @@ class Compute(PayloadOp):
     """
 
     kind: str
-    body: Body
+    body: NodeBody
     n_out: int
     join: Key = None
 
@@ -98,7 +98,7 @@ class RouteBy(PayloadOp):
     """
 
     kind: ClassVar[str] = "RouteBy"
-    body: ClassVar[Body] = Body(_first)
+    body: ClassVar[NodeBody] = NodeBody(_first)
     names: tuple[str, ...]
     assume: StateFn | None = None
     join: Key = None
@@ -203,7 +203,7 @@ class Loss(PayloadOp):
     """A loss, which starts the backward pass. Its body gives a scalar, or a scalar and a dictionary of metrics, per row."""
 
     kind: ClassVar[str] = "Loss"
-    body: Body
+    body: NodeBody
     join: Key = None
 
     def infer(

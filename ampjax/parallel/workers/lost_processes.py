@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ampjax.cluster.hosts.spawn_hosts import Host, Hosts
+from ampjax.cluster.hosts.spawn_hosts import Host, SpawnedHosts
 from ampjax.errors import HostDiedError, HostError, HostUnreachableError
 
 RESTORE = "What it held is lost: restore the last checkpoint, which starts all processes anew, or let `ParallaxConfig(checkpoint=...)` do both."
@@ -17,7 +17,7 @@ _CAUSE_S = 1.0
 
 def cause_of(
     error: HostError,
-    hosts: Hosts,
+    hosts: SpawnedHosts,
     places: Sequence[str],
 ) -> HostError:
     """Finds the cause of an error: the process that was lost first, as far as this is known.

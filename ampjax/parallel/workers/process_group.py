@@ -19,7 +19,7 @@ import jax
 from ampjax.cluster.hosts.launcher import Launcher
 from ampjax.cluster.hosts.packed_programs import pack_program
 from ampjax.cluster.hosts.resources import Resources
-from ampjax.cluster.hosts.spawn_hosts import HostOptions, Hosts, spawn
+from ampjax.cluster.hosts.spawn_hosts import HostOptions, SpawnedHosts, spawn
 from ampjax.cluster.wire.channel import wait_any
 from ampjax.cluster.wire.message import Message
 from ampjax.errors import AmpError, HostDiedError, HostError
@@ -86,7 +86,7 @@ class ProcessGroup:
         self._epoch = 0
         self._n_asked = 0
         self._asked_before = 0  # the last number of those that were started before
-        self._hosts: Hosts | None = None
+        self._hosts: SpawnedHosts | None = None
         self._inbox: dict[int, collections.deque[Any]] = {}
         self._ended: dict[int, str] = {}
         self._why = ""
@@ -159,7 +159,7 @@ class ProcessGroup:
             functools.partial(self._watch, hosts),
         )
 
-    def start(self) -> Hosts:
+    def start(self) -> SpawnedHosts:
         """Starts all processes, if they do not run.
 
         Returns:
@@ -197,7 +197,7 @@ class ProcessGroup:
             self._ended.clear()
             return self._hosts
 
-    def _end_if(self, hosts: Hosts) -> None:
+    def _end_if(self, hosts: SpawnedHosts) -> None:
         with self._lock:
             if self._hosts is hosts:  # else others have been started since
                 self.end()
@@ -344,7 +344,7 @@ class ProcessGroup:
                 return [answers[worker] for worker in workers]
             self._take_in(hosts)
 
-    def _take_in(self, hosts: Hosts) -> None:
+    def _take_in(self, hosts: SpawnedHosts) -> None:
         """Waits until some messages have come, and sorts them."""
         numbers = {host.channel: i - self._n_servers for i, host in enumerate(hosts)}
         try:
@@ -358,7 +358,7 @@ class ProcessGroup:
         except HostError as error:
             raise self._failure(error) from None
 
-    def _watch(self, hosts: Hosts) -> None:
+    def _watch(self, hosts: SpawnedHosts) -> None:
         """Raises if a worker has been lost, for which a server may be waiting. Servers are asked by somebody else just now."""
         if self._hosts is not hosts:
             return
@@ -381,7 +381,7 @@ class ProcessGroup:
             fix = "Make another runner, and restore the last checkpoint there."
             raise HostDiedError("runner", "its processes", "none: it was closed", fix)
 
-    def _running(self) -> Hosts:
+    def _running(self) -> SpawnedHosts:
         self._require_open()
         if self._hosts is None:
             lost = ", ".join(

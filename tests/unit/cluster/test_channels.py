@@ -22,7 +22,7 @@ from ampjax.cluster.wire.local_endpoints import local_endpoints
 from ampjax.cluster.wire.memory_channel import memory_pair
 from ampjax.cluster.wire.message import Message, encode
 from ampjax.cluster.wire.zmq_channel import Patience
-from ampjax.cluster.wire.zmq_wire import Keys, Wire, new_keys
+from ampjax.cluster.wire.zmq_wire import Keys, ZmqWire, new_keys
 from ampjax.errors import HostDiedError, HostUnreachableError, WireError
 
 KEYS = new_keys()
@@ -36,8 +36,8 @@ def over_zmq(
     patience=QUICK,
     proxy=None,
 ):
-    a = Wire("a", keys, window=window, patience=patience)
-    b = Wire("b", keys, window=window, patience=patience)
+    a = ZmqWire("a", keys, window=window, patience=patience)
+    b = ZmqWire("b", keys, window=window, patience=patience)
     try:
         near = a.listen("b")
         with proxy(near.address) if proxy else contextlib.nullcontext(near) as way:
@@ -311,7 +311,7 @@ def test_a_network_that_is_cut_for_good_is_an_error_on_both_ends():
 
 
 def test_nobody_at_the_other_end_is_an_error():
-    wire = Wire("a", KEYS, patience=Patience(1.0, 0.2))
+    wire = ZmqWire("a", KEYS, patience=Patience(1.0, 0.2))
     with pytest.raises(
         HostUnreachableError,
         match=r"expected a process at the other end, got no sign of life in 0 s from tcp://127",
@@ -352,7 +352,7 @@ def plain_sender(a):
 
 
 def test_damaged_repeated_early_and_old_messages_are_refused_and_the_right_one_asked_for():
-    a = Wire("a", None, patience=QUICK)
+    a = ZmqWire("a", None, patience=QUICK)
     near = a.listen("b")
     sender = plain_sender(near)
     first = encode(rows(1), 0, 1)
@@ -375,7 +375,7 @@ def test_damaged_repeated_early_and_old_messages_are_refused_and_the_right_one_a
 
 
 def test_an_end_that_sends_nothing_right_is_given_up():
-    a = Wire(
+    a = ZmqWire(
         "a",
         None,
         window=Window(messages=1),
@@ -443,7 +443,7 @@ def test_a_wire_is_closed_with_channels_that_are_being_collected():
 
     def leave_a_cycle():
         holder = Holder()
-        wire = Wire("a", None)
+        wire = ZmqWire("a", None)
         holder.itself = holder
         holder.channel = wire.listen("b")
         weakref.finalize(holder, wire.close)

@@ -16,7 +16,7 @@ from ampjax.cluster.wire.channel import Window
 from ampjax.cluster.wire.local_endpoints import RING_BYTES, local_endpoints
 from ampjax.cluster.wire.message import Message, encode
 from ampjax.cluster.wire.zmq_channel import Patience
-from ampjax.cluster.wire.zmq_wire import Wire
+from ampjax.cluster.wire.zmq_wire import ZmqWire
 from ampjax.errors import HostDiedError, HostError, WireError
 
 pytestmark = needs_local
@@ -163,7 +163,7 @@ def test_to_close_takes_one_time_for_all_that_read_nothing(monkeypatch):
     wires = []
     for name in "ab":
         wires.append(
-            Wire(
+            ZmqWire(
                 name,
                 None,
                 window=Window(99, 1 << 30),
@@ -211,7 +211,7 @@ def test_a_fork_does_not_speak_for_its_parent():
 
 def test_memory_that_is_refused_is_an_error_with_a_place(monkeypatch):
     near, far = local_endpoints()
-    wire = Wire("a", None)
+    wire = ZmqWire("a", None)
     channel = wire.listen("b")
 
     def refuse(*_):

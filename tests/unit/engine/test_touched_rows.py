@@ -11,7 +11,7 @@ import ampjax.graphs as ag
 from ampjax.engine import touched_rows
 from ampjax.engine.parameters import ParameterStore
 from ampjax.engine.touched_rows import TouchedRows, row_input
-from ampjax.ir.bodies import Body
+from ampjax.ir.bodies import NodeBody
 from ampjax.optim.row_update import make_row_update
 
 pytestmark = pytest.mark.slow
@@ -250,22 +250,25 @@ OTHERS = {
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int16])
 def test_a_body_that_reads_the_row_of_a_number(name, dtype):
     assert (
-        row_input(Body(READS[name]), jnp.zeros((5_000, 64)), [jax.ShapeDtypeStruct((), dtype)]) == 0
+        row_input(NodeBody(READS[name]), jnp.zeros((5_000, 64)), [jax.ShapeDtypeStruct((), dtype)])
+        == 0
     )
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_body_that_does_anything_else(name):
-    assert row_input(Body(OTHERS[name]), jnp.zeros((5_000, 64)), [NUMBER]) is None
+    assert row_input(NodeBody(OTHERS[name]), jnp.zeros((5_000, 64)), [NUMBER]) is None
 
 
 def test_the_number_among_several_inputs():
-    read = Body(lambda t, x, i: t[i] * x)
+    read = NodeBody(lambda t, x, i: t[i] * x)
     assert row_input(read, jnp.zeros((50, 4)), [jax.ShapeDtypeStruct((), np.float32), NUMBER]) == 1
-    assert row_input(Body(lambda t, x, i: t[i + x]), jnp.zeros((50, 4)), [NUMBER, NUMBER]) is None
+    assert (
+        row_input(NodeBody(lambda t, x, i: t[i + x]), jnp.zeros((50, 4)), [NUMBER, NUMBER]) is None
+    )
     assert (
         row_input(
-            Body(lambda t, ids: t[ids].sum(0)),
+            NodeBody(lambda t, ids: t[ids].sum(0)),
             jnp.zeros((50, 4)),
             [jax.ShapeDtypeStruct((3,), int)],
         )

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from ampjax.ir.bodies import Body
+from ampjax.ir.bodies import NodeBody
 from ampjax.ir.parameter_dependence import needing_record, records
 from ampjax.jaxprs.min_cut import smallest_cut
 
@@ -69,8 +69,8 @@ def test_which_bodies_need_recorded_activations():
     rows = (((4,), "float32"),)
 
     def needs(apply):
-        return records(Body(apply, lambda key: jnp.ones(4)), rows)
+        return records(NodeBody(apply, lambda key: jnp.ones(4)), rows)
 
     assert not needs(lambda p, x: x * p) and not needs(lambda p, x: jnp.sin(x) * p + p)
     assert needs(lambda p, x: jnp.tanh(x * p))
-    assert not records(Body(lambda p, x: jnp.tanh(x)), rows)
+    assert not records(NodeBody(lambda p, x: jnp.tanh(x)), rows)
