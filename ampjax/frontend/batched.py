@@ -82,7 +82,7 @@ class Batched:
           GraphError: If the function has something that can't be expressed.
         """
         batch = self._batch(params, examples)
-        self._require(params, batch, "the result", lambda told: told.result)
+        self._require(params, batch, "the result", lambda outcome: outcome.result)
         return self._jitted(params, batch, key).result
 
     def reports(
@@ -108,7 +108,7 @@ class Batched:
           GraphError: As a call.
         """
         batch = self._batch(params, examples)
-        self._require(params, batch, "the outputs", lambda told: told.outputs)
+        self._require(params, batch, "the outputs", lambda outcome: outcome.outputs)
         told = self._jitted(params, batch, key)
         if batch.missing:
             return replace(told, result=None, metrics={})
@@ -188,16 +188,16 @@ class Batched:
         sizes = None if like is None else _sizes_of(f"{self!r}, like", program, like)
         if like is not None and parts is None and like.weights.ndim > 1:
             parts = len(like.weights)
-        given = self._listed(examples)
+        listed = self._listed(examples)
         n_parts = parts or 1
-        least = -(-len(given) // n_parts)
-        self._require_room(len(given), least, size, parts)
+        least = -(-len(listed) // n_parts)
+        self._require_room(len(listed), least, size, parts)
         if size is None and like is not None:
             earlier = like.weights.shape[-1]
             size = earlier if least <= earlier else rounded(least)
         with jax.ensure_compile_time_eval():  # also where what calls it is traced
-            columns = Columns(self._leaves, given, labels)
-            ends = -(-len(given) * np.arange(n_parts + 1) // n_parts)
+            columns = Columns(self._leaves, listed, labels)
+            ends = -(-len(listed) * np.arange(n_parts + 1) // n_parts)
             of_parts = Examples(columns, np.diff(ends).tolist())
             batch = program.pack(of_parts, least if size is None else size, sizes)
         return batch.parts[0] if parts is None else batch
@@ -244,9 +244,9 @@ class Batched:
         if size is None:
             size = 64 if like is None else int(like.weights.shape[-1])
         self._require_seed(seed)
-        given = self._listed(examples)
-        self._require_room(len(given), 1, None, None)
-        columns = Columns(self._leaves, given, labels)
+        listed = self._listed(examples)
+        self._require_room(len(listed), 1, None, None)
+        columns = Columns(self._leaves, listed, labels)
         n_elements = columns.n_elements()
         n_each = size * (parts or 1)
         if sizes is not None:
@@ -284,10 +284,10 @@ class Batched:
           DataError: If a number in an example is not what the model can use.
         """
         program = self._known("packed")
-        own = columns.as_read()
+        instances = columns.as_read()
         if like is not None:
-            return self._packed(program, own, like.shapes, None)
-        return self._packed(program, own, BatchShapes(program, size), groups)
+            return self._packed(program, instances, like.shapes, None)
+        return self._packed(program, instances, BatchShapes(program, size), groups)
 
     def _packed(
         self,
@@ -466,15 +466,15 @@ def vmap(
             fix = "Give the spec of an example, or the parameters as an argument with None in `in_axes`."
             raise GraphError("vmap, params", "a spec beside it", "none", fix)
         return LaneFunction(function, in_axes, out_axes, lanes, trips, max_trips)
-    own = {"lanes": lanes, "trips": trips, "max_trips": max_trips}
-    given = [name for name, value in own.items() if value is not None]
+    settings = {"lanes": lanes, "trips": trips, "max_trips": max_trips}
+    names = [name for name, value in settings.items() if value is not None]
     for name, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
         if isinstance(axes, bool) or axes != 0:
-            given.append(name)
-    if given:
+            names.append(name)
+    if names:
         fix = "With a spec a call takes parameters and a list of examples: leave these out; or leave out the spec."
         raise GraphError(
-            f"vmap, {', '.join(given)}", "no spec beside it", "a spec of an example", fix
+            f"vmap, {', '.join(names)}", "no spec beside it", "a spec of an example", fix
         )
     return Batched(function, spec, params)
 

@@ -142,14 +142,14 @@ class Compiled:
                 [c.options["name"] for c in calls(function.jaxpr) if c.kind == OUTPUT]
             )
             region = Region(root)
-            given = [
+            operands = [
                 *map(Constant, constants),
                 *values,
                 *(_instance_value(leaf, root, low) for leaf in self._leaves),
             ]
             told = low.run(
                 function,
-                given,
+                operands,
                 region,
                 Wanted(
                     set(),
@@ -493,16 +493,16 @@ def _refuse_copies_and_tables(params: Mapping[str, Any], copies: int) -> None:
             raise GraphError(where, "arrays", "a table in host memory", fix)
 
 
-def _refuse_node_options(found: Iterable[Call]) -> None:
+def _refuse_node_options(calls: Iterable[Call]) -> None:
     """Refuses settings of single nodes in a model, as its keys are the nodes.
 
     Args:
-      found: The model's combinators.
+      calls: The model's combinators.
 
     Raises:
       GraphError: If a node has any.
     """
-    for call in found:
+    for call in calls:
         if call.kind != NODE:
             continue
         given = [*call.options["options"]]
@@ -518,17 +518,17 @@ def _refuse_node_options(found: Iterable[Call]) -> None:
             )
 
 
-def _refuse_equal_outputs(found: Iterable[Call]) -> None:
+def _refuse_equal_outputs(calls: Iterable[Call]) -> None:
     """Refuses two outputs with one name, of which `predict` would give the last alone.
 
     Args:
-      found: The model's combinators.
+      calls: The model's combinators.
 
     Raises:
       GraphError: If there are two.
     """
     names = set()
-    for call in found:
+    for call in calls:
         if call.kind != OUTPUT:
             continue
         name = call.options["name"]
@@ -589,7 +589,7 @@ def _params_values(params: Mapping[str, Any]) -> list[Value]:
     for path, _ in jax.tree_util.tree_flatten_with_path(dict(params))[0]:
         key = path[0].key
         keys.append((key, sum(other == key for other, _ in keys)))
-    return [OfParams(frozenset([leaf]), lambda given, leaf=leaf: given[leaf]) for leaf in keys]
+    return [OfParams(frozenset([leaf]), lambda values, leaf=leaf: values[leaf]) for leaf in keys]
 
 
 def _instance_value(leaf: LeafSpec, root: IndexSpace, low: Lowering) -> Value:

@@ -68,12 +68,12 @@ class DrawnKeys(Instrument):
             rows = [sizes]
         else:
             rows = [edges.n_rows, *edges.counts.T]
-        for nodes, seeds, own in zip(
+        for nodes, seeds, elements in zip(
             _nodes(stage), self._seeds.of(states, sizes, edges), rows, strict=True
         ):
             for node in nodes:
                 if node.role in self._drawings:
-                    self._note(node.role, states, seeds, own)
+                    self._note(node.role, states, seeds, elements)
 
     def _note(
         self,

@@ -135,8 +135,8 @@ def _by_batch(
     batch = compiled.batched.pack(instances)
 
     def total(params: Any) -> jax.Array:
-        found = compiled.batched(params, batch)
-        losses = found[0] if isinstance(found, tuple) else found
+        result = compiled.batched(params, batch)
+        losses = result[0] if isinstance(result, tuple) else result
         return losses.sum()
 
     loss, grads = jax.jit(
@@ -171,7 +171,7 @@ def _verdict(
     how: str,
     differences: Sequence[Difference],
     tolerance: float,
-    found: _FoundSums,
+    sums: _FoundSums,
 ) -> Verification:
     key, path, worst = max(differences, key=lambda difference: difference[2])
     table = difference_table(differences, tolerance)
@@ -185,9 +185,9 @@ def _verdict(
             + f" All differences:\n{table}",
         )
     seen = f"the loss and {counted(len(differences) - 1, 'gradient')} of {counted(n, 'instance')}"
-    not_looked_at = (found.not_looked_at, _UPDATES)
+    not_looked_at = (sums.not_looked_at, _UPDATES)
     report = [
-        f"{found.form} agrees with jax.grad of `{name}`, {how}, in {seen}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.",
+        f"{sums.form} agrees with jax.grad of `{name}`, {how}, in {seen}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.",
         table,
         "Not checked:",
         *(f"  {line}" for line in not_looked_at),

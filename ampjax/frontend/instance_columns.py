@@ -109,9 +109,9 @@ class Columns:
         rows: dict[tuple[str, ...], np.ndarray] = {(): numbers}
         for dimensions, (path, sizes) in _outer_first(self._sizes):
             around = rows[dimensions[:-1]]
-            own = sizes[around]
-            rows[dimensions] = ranges(self._starts_of(dimensions)[around], own)
-            part._sizes[dimensions] = path, own
+            lengths = sizes[around]
+            rows[dimensions] = ranges(self._starts_of(dimensions)[around], lengths)
+            part._sizes[dimensions] = path, lengths
         part._values = {}
         for path, values in self._values.items():
             part._values[path] = values[rows[self._dimensions[path]]]

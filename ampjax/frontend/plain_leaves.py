@@ -112,10 +112,10 @@ def _joined_sequences(
 ) -> tuple[np.ndarray, list[np.ndarray]] | None:
     """Joins arrays, each of which has a sequence."""
     try:
-        own = _lengths(arrays)
+        lengths = _lengths(arrays)
     except TypeError:  # a number
         return None
-    return _joined(arrays, shape, [*sizes, own])
+    return _joined(arrays, shape, [*sizes, lengths])
 
 
 def _joined(

@@ -56,7 +56,7 @@ def _follow(
     jaxpr: Any,
     differs: Sequence[bool],
     line: str,
-    found: list[str],
+    problems: list[str],
 ) -> list[bool]:
     """Tells for each result of an open jaxpr whether it depends on the example; `found` gets the lines that draw with keys that do not."""
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], differs, strict=True))
@@ -65,61 +65,61 @@ def _follow(
         return not isinstance(atom, jex.Literal) and known[atom]
 
     for equation in jaxpr.eqns:
-        given = [of(atom) for atom in equation.invars]
+        operands = [of(atom) for atom in equation.invars]
         here = source_line(equation) or line
         if equation.primitive is COMBINATOR:
-            results = _of_combinator(equation.params["call"], given, found)
+            results = _of_combinator(equation.params["call"], operands, problems)
         elif equation.primitive.name in (*CALLS, *REMATERIALIZED):
             body, constants = opened(called(equation))
             results = _follow(
                 body,
-                [False] * len(constants) + given,
+                [False] * len(constants) + operands,
                 here,
-                found,
+                problems,
             )
         else:
-            results = [any(given)] * len(equation.outvars)
+            results = [any(operands)] * len(equation.outvars)
             keys = []
-            for own, atom in zip(given, equation.invars, strict=True):
+            for own, atom in zip(operands, equation.invars, strict=True):
                 if is_key(atom.aval):
                     keys.append(own)
             is_draw = equation.primitive.name in DRAWS or any(
                 has_primitive(body, DRAWS) for body in bodies(equation)
             )
-            if is_draw and not any(keys or given):
-                found.append(here)
+            if is_draw and not any(keys or operands):
+                problems.append(here)
         known |= zip(equation.outvars, results, strict=True)
     return [of(atom) for atom in jaxpr.outvars]
 
 
 def _of_combinator(
     call: Call,
-    given: Sequence[bool],
-    found: list[str],
+    operands: Sequence[bool],
+    problems: list[str],
 ) -> list[bool]:
     """Tells for each result of a combinator whether it depends on the example."""
     ends = np.cumsum([0, *call.n_closed]).tolist()
-    closed = [given[a:b] for a, b in pairwise(ends)]
-    own = list(given[ends[-1] :])
+    closed = [operands[a:b] for a, b in pairwise(ends)]
+    differs = list(operands[ends[-1] :])
     n = len(call.results)
     combinator = call.kind
     if combinator.by_example is not None:
         return [combinator.by_example] * n
     turn = combinator.turn
     if turn is not None:
-        return _of_loop(call.functions[turn], closed[turn], own, call.n_carry, found)[:n]
-    results = [any(own)] * n
+        return _of_loop(call.functions[turn], closed[turn], differs, call.n_carry, problems)[:n]
+    results = [any(differs)] * n
     for function, values in zip(call.functions, closed, strict=True):
         is_exact = combinator.keeps is not None
         if is_exact:
-            args = own[combinator.keeps :]
+            args = differs[combinator.keeps :]
         else:
-            args = [any(own)] * len(function.jaxpr.invars)
+            args = [any(differs)] * len(function.jaxpr.invars)
         after = _follow(
             function.jaxpr,
             [*values, *args],
             function.line,
-            found,
+            problems,
         )
         results = [
             a or b for a, b in zip(results, after if is_exact else [any(after)] * n, strict=True)
@@ -130,23 +130,23 @@ def _of_combinator(
 def _of_loop(
     body: Traced,
     closed: Sequence[bool],
-    own: list[bool],
+    differs: list[bool],
     n_carry: int,
-    found: list[str],
+    problems: list[str],
 ) -> list[bool]:
     """Tells for each result of a loop whether it depends on the example: for a carried value, in any round."""
     while True:
         lines: list[str] = []
         after = _follow(
             body.jaxpr,
-            [*closed, *own],
+            [*closed, *differs],
             body.line,
             lines,
         )
         carry = []
-        for a, b in zip(own[:n_carry], after, strict=False):
+        for a, b in zip(differs[:n_carry], after, strict=False):
             carry.append(a or b)
-        if carry == own[:n_carry]:
-            found += lines
+        if carry == differs[:n_carry]:
+            problems += lines
             return [*carry, *after[n_carry:]]
-        own = [*carry, *own[n_carry:]]
+        differs = [*carry, *differs[n_carry:]]

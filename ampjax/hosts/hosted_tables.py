@@ -15,13 +15,13 @@ class HostedTable:
     Args:
       fleet: The hosts.
       node: The node's name.
-      own: The table in the driver's memory. Its host begins with its rows; afterwards it is as it was last brought.
+      sent: The table in the driver's memory. Its host begins with its rows; afterwards it is as it was last brought.
     """
 
-    def __init__(self, fleet: Fleet, node: str, own: SentTable):
+    def __init__(self, fleet: Fleet, node: str, sent: SentTable):
         self._fleet = fleet
         self._node = node
-        self._own = own
+        self._own = sent
         # The host's version, and what the driver's table was, when both were last the same.
         self._known = -1
         self._own_contents: object = None

@@ -58,7 +58,7 @@ def content(
     Returns:
       A hashable value; equal ones mean equal results for equal inputs.
     """
-    jaxpr, own = (jaxpr.jaxpr, ()) if isinstance(jaxpr, OpenJaxpr) else opened(jaxpr)
+    jaxpr, inner_constants = (jaxpr.jaxpr, ()) if isinstance(jaxpr, OpenJaxpr) else opened(jaxpr)
     numbers: dict[Any, int] = {}
 
     def bound(variables: Sequence[Any]) -> Hashable:
@@ -71,7 +71,7 @@ def content(
             return (array_content(atom.val), atom.aval)
         return numbers[atom]
 
-    given = bound([*jaxpr.constvars, *jaxpr.invars])
+    arguments = bound([*jaxpr.constvars, *jaxpr.invars])
     steps = []
     for equation in jaxpr.eqns:
         operands = tuple(read(atom) for atom in equation.invars)
@@ -84,8 +84,8 @@ def content(
             )
         )
     return (
-        given,
-        _value([*constants, *own], around),
+        arguments,
+        _value([*constants, *inner_constants], around),
         tuple(steps),
         tuple(read(atom) for atom in jaxpr.outvars),
     )

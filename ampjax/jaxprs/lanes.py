@@ -170,8 +170,8 @@ def find_groups(
                 del keys[place]
 
 
-def _uses(eqn: Any, given: Mapping[Any, Hashable]) -> bool:
-    return any(not isinstance(atom, Literal) and atom in given for atom in eqn.invars)
+def _uses(eqn: Any, lanes: Mapping[Any, Hashable]) -> bool:
+    return any(not isinstance(atom, Literal) and atom in lanes for atom in eqn.invars)
 
 
 def _settings(eqn: Any) -> Hashable:
@@ -201,18 +201,18 @@ class _GroupSearch:
 
     Args:
       jaxpr: An open jaxpr.
-      given: Variables that reads may read, with what these must have in common.
+      lanes: Variables that reads may read, with what these must have in common.
       inputs: Inputs that may differ between lanes.
     """
 
     def __init__(
         self,
         jaxpr: Any,
-        given: Mapping[Any, Hashable],
+        lanes: Mapping[Any, Hashable],
         inputs: Collection[Any],
     ):
         self._jaxpr = jaxpr
-        self._given = given
+        self._given = lanes
         self._inputs = inputs
         self._copy_of: dict[Any, Any] = {}
         self._made: dict[Any, tuple[int, int, int]] = {}  # by variable its group, result and lane
@@ -452,7 +452,7 @@ def _slices(group: LaneGroup, value: Any) -> Any:
         )
         return jnp.moveaxis(parts, axis, 0)
     slices = jax.vmap(
-        lambda own, start: jax.lax.dynamic_slice(own, start, shape),
+        lambda rows, start: jax.lax.dynamic_slice(rows, start, shape),
         (None if is_same else 0, 0),
     )
     return slices(value, jnp.asarray(starts, jnp.int32))

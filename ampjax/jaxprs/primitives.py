@@ -84,10 +84,10 @@ def variables_read(equations: Sequence[Any], results: Iterable[Any]) -> set[Any]
       equations: The equations.
       results: Variables or literals.
     """
-    found = variables(results)
+    names = variables(results)
     for equation in equations:
-        found |= variables(equation.invars)
-    return found
+        names |= variables(equation.invars)
+    return names
 
 
 def needed_equations(
@@ -102,14 +102,14 @@ def needed_equations(
       wanted: Variables or literals.
       known: Variables that need not be computed.
     """
-    given = set(known)
-    alive = variables(wanted) - given
-    found = []
+    ready = set(known)
+    alive = variables(wanted) - ready
+    used = []
     for equation in reversed(equations):
         if not alive.isdisjoint(equation.outvars):
-            found.append(equation)
-            alive |= variables(equation.invars) - given
-    return found[::-1]
+            used.append(equation)
+            alive |= variables(equation.invars) - ready
+    return used[::-1]
 
 
 def depending(equations: Sequence[Any], roots: Iterable[Any]) -> set[Any]:
@@ -119,11 +119,11 @@ def depending(equations: Sequence[Any], roots: Iterable[Any]) -> set[Any]:
       equations: All equations, in order.
       roots: The roots.
     """
-    found = set(roots)
+    dependent = set(roots)
     for equation in equations:
-        if not found.isdisjoint(variables(equation.invars)):
-            found.update(equation.outvars)
-    return found
+        if not dependent.isdisjoint(variables(equation.invars)):
+            dependent.update(equation.outvars)
+    return dependent
 
 
 def value_of(atom: Any, env: dict[Any, Any]) -> Any:

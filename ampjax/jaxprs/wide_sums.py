@@ -197,11 +197,11 @@ def _wide_result(equation: Any, env: dict[Any, Any]) -> Array:
         if name == "convert_element_type":
             return operands[0].astype(WIDE)
         if name == "scatter-add":  # its parameters hold a program for the narrow numbers
-            given = {
+            options = {
                 key: params[key]
                 for key in ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
             }
-            return lax.scatter_add(*operands, **given)
+            return lax.scatter_add(*operands, **options)
     return bind(equation, operands)[0]
 
 

@@ -95,11 +95,11 @@ def _result(equation: Equation, operands: list[Any]) -> Any:
 
 def _converted(value: Var, dtype: Any) -> Var | None:
     """An input's value in another dtype: the same number, if that dtype has all numbers of the input's."""
-    own = value.aval.dtype
-    for each in (own, dtype):
+    old_dtype = value.aval.dtype
+    for each in (old_dtype, dtype):
         if not jnp.issubdtype(each, jnp.floating):
             return None
-    return value if jnp.promote_types(own, dtype) == dtype else None
+    return value if jnp.promote_types(old_dtype, dtype) == dtype else None
 
 
 def _is_zero(value: Any) -> bool:

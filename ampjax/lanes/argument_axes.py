@@ -42,14 +42,14 @@ def spread(
     Raises:
       GraphError: If it is none of these.
     """
-    found: list[int | None] = []
+    of_leaves: list[int | None] = []
 
     def add(axis: Any, part: Any) -> None:
         is_number = isinstance(axis, int) and not isinstance(axis, bool)
         if axis is not None and not is_number:
             raise TypeError("no axis")
         for _ in jax.tree.leaves(part):
-            found.append(axis)
+            of_leaves.append(axis)
 
     try:
         jax.tree.map(
@@ -61,7 +61,7 @@ def spread(
     except (TypeError, ValueError) as error:
         fix = "Give one integer for all, or a tuple with an integer, None or a tree of them for each argument, as for `jax.vmap`."
         raise GraphError(where, "axes that fit", f"{axes!r}", fix) from error
-    return found
+    return of_leaves
 
 
 def flat_arguments(
@@ -105,14 +105,14 @@ def flat_arguments(
         raise DataError(where, "an argument with an axis of elements", "none", fix)
     if len(sizes) > 1:
         names = leaf_names(args)
-        told = []
+        of_leaves = []
         for size, number in sizes.items():
-            told.append(f"{size} in {names[number]}")
+            of_leaves.append(f"{size} in {names[number]}")
         fix = (
             "Give each argument one entry for each element, or None in `in_axes` where all share it. "
             "A list of examples of different lengths needs a spec: `amp.vmap(function, spec)`."
         )
-        got = ", ".join(told)
+        got = ", ".join(of_leaves)
         raise DataError(f"{where}, arguments", "the same number of elements", got, fix)
     is_mapped = tuple(axis is not None for axis in flat)
     (n,) = sizes

@@ -116,13 +116,13 @@ def advance(
     carry = _changed(program, args, carry, n)
     carry = lax.while_loop(goes_on, turn, carry)
     results = all_results(program, carry.state, values)
-    found = FinishedElements(
+    ended = FinishedElements(
         results,
         carry.numbers,
         carry.state.all_cut,
         carry.n,
     )
-    return _kept(carry.state), found
+    return _kept(carry.state), ended
 
 
 def _changed(

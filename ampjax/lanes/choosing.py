@@ -43,11 +43,11 @@ def candidates(
       lanes: The number of lanes, if it is given.
       trips: Trips, if they are given.
     """
-    found = []
+    forms = []
     for wanted in (LANES, LANES // 4, LANES * 4):
         n_lanes = lanes or min(n, wanted)
-        found.append(LanePace(n_lanes, trips or TRIPS))
-    return list(dict.fromkeys(found))
+        forms.append(LanePace(n_lanes, trips or TRIPS))
+    return list(dict.fromkeys(forms))
 
 
 def fastest(

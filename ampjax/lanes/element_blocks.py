@@ -30,10 +30,10 @@ class ElementBlock(NamedTuple):
         Args:
           is_mapped: By argument, whether each element has its own.
         """
-        found = []
+        blocks = []
         for leaf, mapped in zip(self.leaves, is_mapped, strict=True):
-            found.append(leaf[: self.n] if mapped else leaf)
-        return found
+            blocks.append(leaf[: self.n] if mapped else leaf)
+        return blocks
 
     def repeated(self, is_mapped: Sequence[bool]) -> list[Any]:
         """The arguments, padded with the last element.
@@ -41,13 +41,13 @@ class ElementBlock(NamedTuple):
         Args:
           is_mapped: By argument, whether each element has its own.
         """
-        found = []
+        blocks = []
         for leaf, mapped in zip(self.leaves, is_mapped, strict=True):
             if mapped:
                 places = np.arange(len(leaf))
                 leaf = leaf[np.minimum(places, self.n - 1)]
-            found.append(leaf)
-        return found
+            blocks.append(leaf)
+        return blocks
 
 
 class LeafKind(NamedTuple):

@@ -129,8 +129,8 @@ class ElementFunction:
 
         @jax.custom_jvp
         def compute(*args: Any) -> tuple[list[Any], Any]:
-            found = run(self.program, pace, args)
-            return found.results, found.is_cut
+            outputs = run(self.program, pace, args)
+            return outputs.results, outputs.is_cut
 
         @compute.defjvp
         def _(primals: Any, tangents: Any) -> Any:
@@ -151,26 +151,26 @@ class ElementFunction:
     ) -> tuple[list[Any], Any]:
         """Computes the results of all elements in a form, and trips of loops by element, `[n]`: zeros unless lanes count trips."""
         if isinstance(form, LanePace):
-            found = run(
+            outputs = run(
                 self.program,
                 form._replace(counts=counts),
                 args,
             )
-            return found.results, found.trips
+            return outputs.results, outputs.trips
         n = len(self.constants)
         constants = args[:n]
-        given = args[n:]
+        arguments = args[n:]
 
-        def one(own: Sequence[Any]) -> list[Any]:
-            whole = self._joined(given, own)
+        def one(mapped_leaves: Sequence[Any]) -> list[Any]:
+            whole = self._joined(arguments, mapped_leaves)
             return evaluate(self.jaxpr, constants, whole, bind)
 
         def one_alone(own: Sequence[Any]) -> list[Any]:
-            whole = self._joined(given, own)
+            whole = self._joined(arguments, own)
             return run_alone(self.jaxpr, constants, whole)
 
         own = []
-        for arg, mapped in zip(given, self.is_mapped, strict=True):
+        for arg, mapped in zip(arguments, self.is_mapped, strict=True):
             if mapped:
                 own.append(arg)
         n_elements = own[0].shape[0]
@@ -179,10 +179,10 @@ class ElementFunction:
             return jax.vmap(one)(own), not_counted
         each = one_alone if looks_at_batch(self.jaxpr) else one
         one_by_one = lambda own: lax.map(each, own)
-        found = in_one_kernel(one_by_one, own)
-        if found is None:
-            found = one_by_one(own)
-        return found, not_counted
+        outputs = in_one_kernel(one_by_one, own)
+        if outputs is None:
+            outputs = one_by_one(own)
+        return outputs, not_counted
 
     def _by_vmap(self, args: Sequence[Any]) -> list[Any]:
         """The results of all elements, by `jax.vmap`."""
@@ -205,14 +205,14 @@ class ElementFunction:
         self,
         form: Form,
         parts: FloatParts,
-        given: Sequence[Any],
+        primals: Sequence[Any],
         cotangents: Sequence[Any],
     ) -> Sequence[Any]:
         """Cotangents of arguments: JAX's for `jax.vmap` of the function, unless the function has loops that JAX can't take back.
 
         Then elements go one after another, as many together as there are lanes, or all together.
         """
-        *args, trips = given
+        *args, trips = primals
         if not self.has_while:
             whole = lambda *args: self._by_vmap(args)
             floats = parts.of(whole, args)
@@ -240,7 +240,7 @@ class ElementFunction:
             )
 
         try:
-            return differentiable(pull)(*given, *cotangents)
+            return differentiable(pull)(*primals, *cotangents)
         except ValueError as error:
             if "Reverse-mode differentiation does not work" not in str(error):
                 raise
@@ -280,12 +280,12 @@ def trace(
         if mapped:
             aval = aval.update(shape=aval.shape[1:])
         types.append(type_of_argument(aval))
-    found = []
+    results = []
 
     def flat(*own: Any) -> list[Any]:
         result = function(*structure.unflatten(own))
         leaves, tree = jax.tree.flatten(result)
-        found.append(tree)
+        results.append(tree)
         return leaves
 
     traced = jax.make_jaxpr(flat)(*types)
@@ -295,6 +295,6 @@ def trace(
         needed(jaxpr),
         constants,
         tuple(is_mapped),
-        found[0],
+        results[0],
         name,
     )

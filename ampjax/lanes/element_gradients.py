@@ -45,11 +45,11 @@ def pulled_back(
       The cotangents of such arguments; of those that elements share, summed over the elements.
     """
     n = trips.shape[0]
-    own = []
+    of_elements = []
     shared = []
     for i in parts.of_args:
         if is_mapped[i]:
-            own.append(i)
+            of_elements.append(i)
         else:
             shared.append(i)
     rows = min(rows, n)
@@ -62,9 +62,9 @@ def pulled_back(
         whole = lambda *part: _of_part(jaxpr, is_mapped, part)
         floats = parts.of(whole, part)
         _, back = jax.vjp(floats, *parts.own(part))
-        found = back(list(cotangents))
-        by_arg = dict(zip(parts.of_args, found, strict=True))
-        of_own = [by_arg[i] for i in own]
+        gradients = back(list(cotangents))
+        by_arg = dict(zip(parts.of_args, gradients, strict=True))
+        of_own = [by_arg[i] for i in of_elements]
         of_shared = [by_arg[i] for i in shared]
         return of_own, of_shared
 
@@ -72,9 +72,9 @@ def pulled_back(
         of_own: Sequence[Any],
         of_shared: Sequence[Any],
     ) -> list[Any]:
-        found = dict(zip(own, of_own, strict=True))
-        found |= dict(zip(shared, of_shared, strict=True))
-        return [found[i] for i in parts.of_args]
+        by_place = dict(zip(of_elements, of_own, strict=True))
+        by_place |= dict(zip(shared, of_shared, strict=True))
+        return [by_place[i] for i in parts.of_args]
 
     if rows == n:
         return joined(*pull(args, cotangents))
@@ -95,12 +95,12 @@ def pulled_back(
         for x, mapped in zip(args, is_mapped, strict=True):
             part.append(x[elements] if mapped else x)
         is_there = places < n
-        given = []
+        operands = []
         for x in cotangents:
             own_rows = x[elements]
             nothing = jnp.zeros_like(own_rows)
-            given.append(merge(is_there, own_rows, nothing))
-        of_own, of_shared = pull(part, given)
+            operands.append(merge(is_there, own_rows, nothing))
+        of_own, of_shared = pull(part, operands)
         sums = [a + b for a, b in zip(sums, of_shared, strict=True)]
         return sums, of_own
 

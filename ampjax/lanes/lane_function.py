@@ -296,11 +296,11 @@ class LaneFunction:
             return self._forms[key]
         if any(isinstance(leaf, Tracer) for leaf in flat.leaves):
             return self._given(flat.n)
-        found = self._measured(flat)
-        if found is None:
+        choice = self._measured(flat)
+        if choice is None:
             return self._given(flat.n)
-        self._forms[key] = found
-        return found
+        self._forms[key] = choice
+        return choice
 
     def _measured(self, flat: FlatArguments) -> Form | None:
         """Measures the fastest form; None while JAX traces the call."""
@@ -344,8 +344,8 @@ class LaneFunction:
             return self._empty(traced), jnp.ones(0, bool)
         tells_host = bool(traced.jaxpr.effects)
         if isinstance(form, LanePace) and form.most is not None and not tells_host:
-            found, is_cut = traced.bounded(form, leaves)
-            return traced.structure.unflatten(found), ~is_cut
+            outputs, is_cut = traced.bounded(form, leaves)
+            return traced.structure.unflatten(outputs), ~is_cut
         if not traced.can_split:
             form = "vmap"
         results = traced(form, leaves)
@@ -353,10 +353,10 @@ class LaneFunction:
 
     def _empty(self, traced: ElementFunction) -> Any:
         """The results of no element."""
-        found = []
+        empty = []
         for var in traced.jaxpr.outvars:
-            found.append(zeros((0,), var.aval))
-        return traced.structure.unflatten(found)
+            empty.append(zeros((0,), var.aval))
+        return traced.structure.unflatten(empty)
 
     def __repr__(self) -> str:
         return f"vmap({self._name})"

@@ -34,10 +34,10 @@ def lower(jaxpr: Any, is_mapped: Sequence[bool]) -> LaneProgram:
     """
     lowering = _Lowering()
     of_constants = [False] * len(jaxpr.constvars)
-    given = (*of_constants, *is_mapped)
+    varying = (*of_constants, *is_mapped)
     variables = [*jaxpr.constvars, *jaxpr.invars]
     inputs = []
-    for var, mapped in zip(variables, given, strict=True):
+    for var, mapped in zip(variables, varying, strict=True):
         inputs.append(jex.Var(var.aval))
         if not mapped:
             lowering.shared.add(inputs[-1])
@@ -46,7 +46,7 @@ def lower(jaxpr: Any, is_mapped: Sequence[bool]) -> LaneProgram:
     else:
         env = dict(zip(variables, inputs, strict=True))
         results = lowering.inline(jaxpr, env)
-    return lowering.finished(inputs, given, results)
+    return lowering.finished(inputs, varying, results)
 
 
 class _Lowering:
@@ -101,11 +101,11 @@ class _Lowering:
         """
 
         def named(atoms: Sequence[Any]) -> list[Any]:
-            found = []
+            names = []
             for atom in atoms:
                 is_literal = isinstance(atom, jex.Literal)
-                found.append(atom if is_literal else env[atom])
-            return found
+                names.append(atom if is_literal else env[atom])
+            return names
 
         for eqn in jaxpr.eqns:
             results = self._equation(eqn, named(eqn.invars))
@@ -375,13 +375,13 @@ class _Lowering:
             body, values = opened(branch)
             if not body.eqns and not values and None not in firsts:
                 # a branch that computes nothing: everybody does it, the others write over it
-                found = self.call(branch, atoms[1:])
-                entry.assigns.extend(zip(results, found, strict=True))
+                outputs = self.call(branch, atoms[1:])
+                entry.assigns.extend(zip(results, outputs, strict=True))
                 firsts.append(None)
             else:
                 firsts.append(self._begin())
-                found = self.call(branch, atoms[1:])
-                self._at.assigns.extend(zip(results, found, strict=True))
+                outputs = self.call(branch, atoms[1:])
+                self._at.assigns.extend(zip(results, outputs, strict=True))
                 ends.append(self._at)
         after = self._begin()
         entry.targets = tuple(first or after for first in firsts)

@@ -74,21 +74,21 @@ class LaneBlock:
         used: list[Any] = []
         if self.choice is not None:
             used.append(self.choice)
-        own: set[Any] = set()
+        written: set[Any] = set()
         for step in self.steps:
             used.extend(step.inputs)
-            own.update(step.outputs)
+            written.update(step.outputs)
         used.extend(atom for _, atom in self.assigns)
         for put in self.puts:
             used.extend((put.place, put.row))
-        return variables(used) - own
+        return variables(used) - written
 
     def defines(self) -> set[Any]:
         """The variables that its steps compute."""
-        found: set[Any] = set()
+        written: set[Any] = set()
         for step in self.steps:
-            found.update(step.outputs)
-        return found
+            written.update(step.outputs)
+        return written
 
 
 @dataclass(eq=False)

@@ -93,8 +93,8 @@ def _mapped_registers(
     args: Sequence[Any],
 ) -> Iterator[tuple[int, Any]]:
     """Yields the number of each register that holds an argument of the element's own, and the argument for all elements."""
-    given = zip(program.inputs, program.is_mapped, args, strict=True)
-    for var, mapped, arg in given:
+    values = zip(program.inputs, program.is_mapped, args, strict=True)
+    for var, mapped, arg in values:
         if mapped and var in program.numbers:
             yield program.numbers[var], arg
 
@@ -159,17 +159,17 @@ def all_results(
       values: Values of what lanes share.
     """
     n = state.all_trips.shape[0]
-    own = iter(state.results)
-    found = []
+    mapped = iter(state.results)
+    in_order = []
     for atom in program.results:
         if _varies(atom, program):
-            found.append(next(own))
+            in_order.append(next(mapped))
         else:
             aval: Any = atom.aval
             value = cast(value_of(atom, values), aval)
             shape = (n, *aval.shape)
-            found.append(jnp.broadcast_to(value, shape))
-    return found
+            in_order.append(jnp.broadcast_to(value, shape))
+    return in_order
 
 
 def change_elements(

@@ -101,14 +101,14 @@ def reversible_loop(
 
     def backward(kept: Any, cotangents: Any) -> Any:
         changes, closed, carry, n = kept
-        given = [filled(ct) for ct in cotangents]
+        cts = [filled(ct) for ct in cotangents]
         of_closed, of_carry = _gone_back(
             loop.body,
             closed,
             changes.of_closed,
             carry,
             n,
-            given,
+            cts,
         )
         return [None] * len(asked), of_closed, of_carry
 
@@ -157,10 +157,10 @@ def differentiable(function: Callable[..., Sequence[Any]]) -> Callable[..., list
 
     def transpose(
         parts: FloatParts,
-        given: Sequence[Any],
+        arguments: Sequence[Any],
         cotangents: Sequence[Any],
     ) -> Sequence[Any]:
-        n = len(given)
+        n = len(arguments)
 
         def pull(*operands: Any) -> list[Any]:
             args = operands[:n]
@@ -174,7 +174,7 @@ def differentiable(function: Callable[..., Sequence[Any]]) -> Callable[..., list
             _, back = jax.vjp(floats, *parts.own(args))
             return back(list(operands[n:]))
 
-        return differentiable(pull)(*given, *cotangents)
+        return differentiable(pull)(*arguments, *cotangents)
 
     return compute
 
@@ -281,9 +281,9 @@ def _gone_back(
             carry: list[Any],
             constants: list[Any],
         ) -> list[Any]:
-            own = _joined(closed, in_closed, constants)
+            operands = _joined(closed, in_closed, constants)
             whole = _joined(start, in_carry, carry)
-            return _chosen(body(own, whole), in_carry)
+            return _chosen(body(operands, whole), in_carry)
 
         # takes the cotangents back over this trip, and forgets the carry before it
         floats = _chosen(start, in_carry)

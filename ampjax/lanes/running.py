@@ -173,8 +173,8 @@ class LaneTurns:
         def goes_on(carry: Any) -> Any:
             n, state = carry
             is_inside = (state.pc >= first) & (state.pc <= last)
-            there = jnp.any(is_inside)
-            return there & (n < most) if most else there
+            goes = jnp.any(is_inside)
+            return goes & (n < most) if most else goes
 
         def trip(carry: Any) -> Any:
             n, state = carry
@@ -210,21 +210,21 @@ class LaneTurns:
         """Computes a block for all lanes, and keeps the results of the lanes that stand there."""
         stands = state.pc == block.number
         # the registers that the block reads, by number
-        given = {}
+        inputs = {}
         for var in block.reads():
             if var in self._numbers:
                 number = self._numbers[var]
-                given[number] = state.registers[number]
+                inputs[number] = state.registers[number]
         if block.sees_all:
             # XLA would compute what does not change before the loop that guards the block, where no lane may stand here
-            given, _ = lax.optimization_barrier((given, stands))
+            inputs, _ = lax.optimization_barrier((inputs, stands))
             # lanes elsewhere get the rows of a lane that stands here
             one = jnp.argmax(stands)
-            for number, x in given.items():
+            for number, x in inputs.items():
                 row = take(x, one)
-                given[number] = merge(stands, x, row[None])
+                inputs[number] = merge(stands, x, row[None])
         # each lane computes the block
-        rows = (given, state.trips, state.is_cut)
+        rows = (inputs, state.trips, state.is_cut)
         computed = jax.vmap(
             lambda rows: self._compute(block, *rows),
             axis_size=self._pace.lanes,
@@ -266,7 +266,7 @@ class LaneTurns:
     def _compute(
         self,
         block: LaneBlock,
-        given: dict[int, Any],
+        inputs: dict[int, Any],
         trips: Any,
         is_cut: Any,
     ) -> tuple[dict[int, Any], list[tuple[Any, Any]], Any, Any, Any]:
@@ -274,7 +274,7 @@ class LaneTurns:
         values = dict(self._values)
         for var in block.reads():
             if var in self._numbers:
-                values[var] = given[self._numbers[var]]
+                values[var] = inputs[self._numbers[var]]
         take_steps(block.steps, values)
         changed = {}
         for var in block.defines():

@@ -81,16 +81,16 @@ def _study_jaxpr(
 ) -> tuple[list[bool], bool]:
     """As `_study`, for a jaxpr."""
     body, _ = opened(jaxpr)
-    found = dict(zip(body.invars, varies, strict=True))
+    known = dict(zip(body.invars, varies, strict=True))
 
     def read(atom: Any) -> bool:
-        return not isinstance(atom, jex.Literal) and found.get(atom, False)
+        return not isinstance(atom, jex.Literal) and known.get(atom, False)
 
     is_split = False
     for eqn in body.eqns:
-        given = [read(atom) for atom in eqn.invars]
-        results, here = _study(eqn, given)
-        found.update(zip(eqn.outvars, results, strict=True))
+        operands = [read(atom) for atom in eqn.invars]
+        results, here = _study(eqn, operands)
+        known.update(zip(eqn.outvars, results, strict=True))
         is_split |= here
     return [read(atom) for atom in body.outvars], is_split
 

@@ -103,16 +103,16 @@ class LaneWork:
 
     def collect(self) -> list[StreamResult]:
         """Waits for the last block, and returns the elements finished since, in the order of the finish."""
-        found = self._found
+        collected = self._found
         self._found = None
-        if found is None:
+        if collected is None:
             return []
-        n = int(found.n)
-        numbers = np.asarray(found.numbers)[:n] + self._begin
-        has_ended = ~np.asarray(found.is_cut)[:n]
+        n = int(collected.n)
+        numbers = np.asarray(collected.numbers)[:n] + self._begin
+        has_ended = ~np.asarray(collected.is_cut)[:n]
         columns = (
             numbers.tolist(),
-            rows_of(found.results, n),
+            rows_of(collected.results, n),
             has_ended.tolist(),
         )
         return [StreamResult(*each) for each in zip(*columns, strict=True)]
@@ -164,12 +164,12 @@ class CallWork:
 
     def collect(self) -> list[StreamResult]:
         """Waits for the last block, and gives its elements."""
-        found = self._found
+        collected = self._found
         self._found = None
-        if found is None:
+        if collected is None:
             return []
         results = []
-        for i, row in enumerate(rows_of(found, self._n)):
+        for i, row in enumerate(rows_of(collected, self._n)):
             results.append(StreamResult(self._begin + i, row, True))
         return results
 

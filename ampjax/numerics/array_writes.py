@@ -76,9 +76,9 @@ def wrongly_moved() -> list[str]:
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         return [
             text
-            for text, function, given, want in moved_rows()
+            for text, function, rows, want in moved_rows()
             if not np.array_equal(
-                np.asarray(jax.jit(function)(jnp.asarray(given))), want
+                np.asarray(jax.jit(function)(jnp.asarray(rows))), want
             )  # summed in NumPy's order, so to the bit
         ]
 

@@ -245,7 +245,7 @@ def _make_delayed(
     ) -> Any:
         put = state.step % (most + 1)
         gradients = jax.tree.map(
-            lambda kept, new: kept.at[put].set(new),
+            lambda old, new: old.at[put].set(new),
             state.gradients,
             updates,
         )
@@ -256,7 +256,7 @@ def _make_delayed(
         take = (state.step - age) % (most + 1)
 
         def apply(inner: Any) -> tuple[Tree, Any]:
-            due = jax.tree.map(lambda kept: kept[take], gradients)
+            due = jax.tree.map(lambda stored: stored[take], gradients)
             total = stale[take] + (state.version - versions[take]).astype(jnp.float32)
             return inner_tx.update(due, inner, params, staleness=total, **extra)
 

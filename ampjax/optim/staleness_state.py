@@ -48,10 +48,10 @@ def keep_staleness(tx: optax.GradientTransformation) -> optax.GradientTransforma
     def update(
         grads: Tree, state: StalenessState, params: Tree = None, **extra: Any
     ) -> tuple[Tree, StalenessState]:
-        made, inner = inner_tx.update(
+        steps, inner = inner_tx.update(
             grads, state.inner, params, **extra | {"staleness": state.staleness}
         )
-        return made, StalenessState(state.staleness, inner)
+        return steps, StalenessState(state.staleness, inner)
 
     return transform(init, update)
 

@@ -134,9 +134,9 @@ class Bag:
     def tree_unflatten(cls, structure: None, leaves: Any) -> Bag:
         """A bag of leaves that are laid out."""
         del structure
-        made = object.__new__(cls)
-        made.ids, made.shifts, made.weights = leaves
-        return made
+        bags = object.__new__(cls)
+        bags.ids, bags.shifts, bags.weights = leaves
+        return bags
 
     # ---- in a loss ---------------------------------------------------------------------------------------------------
 
@@ -189,12 +189,12 @@ class Bag:
         rows = rows.reshape(-1, math.prod(row))
         rows = jnp.where(is_id[:, None], rows, 0)
         if mode == "max":
-            made = _first_largest(rows, is_id, self._bags(), len(self))
+            rows_of_bags = _first_largest(rows, is_id, self._bags(), len(self))
         else:
-            made = self._sums(rows)
+            rows_of_bags = self._sums(rows)
         if mode == "mean":
-            made = made / jnp.maximum(self.lengths, 1)[:, None]
-        return made.astype(table.dtype).reshape(len(self), *row)
+            rows_of_bags = rows_of_bags / jnp.maximum(self.lengths, 1)[:, None]
+        return rows_of_bags.astype(table.dtype).reshape(len(self), *row)
 
     def _sums(self, rows: jax.Array) -> jax.Array:
         wide = rows.astype(jnp.promote_types(rows.dtype, jnp.float32))
@@ -341,10 +341,10 @@ def arrange_bags(
             columns.append([_arranged(leaf, n_parts, width) for leaf in leaves])
         else:
             columns.append(leaves)
-    made = []
+    results = []
     for leaves in zip(*columns, strict=True):
-        made.append(jax.tree.unflatten(structures[0], leaves))
-    return tuple(made)
+        results.append(jax.tree.unflatten(structures[0], leaves))
+    return tuple(results)
 
 
 def _arranged(bag: Bag, n_parts: int, width: int) -> Bag:

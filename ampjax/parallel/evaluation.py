@@ -123,11 +123,11 @@ class Evaluator:
                 unique.ids, np.asarray(grads)[: len(unique.ids)]
             )
             result |= {path: RowGrads(ids, values) for path, ids, values in parts}
-        found = dense | result
+        gradients_by_path = dense | result
         results = {}
         for path, text in names(self.model.plan.program.params).items():
-            if path in found:
-                results[text] = found[path]
+            if path in gradients_by_path:
+                results[text] = gradients_by_path[path]
         return results
 
     def rows(self, name: str, ids: Any) -> np.ndarray:
@@ -185,7 +185,7 @@ class Evaluator:
                 pulled,
                 self._sizes.at_least(table, len(rows_of_table.ids)),
             )
-        inverse = {table: own.inverse for table, own in unique.items()}
+        inverse = {table: distinct.inverse for table, distinct in unique.items()}
         if differentiate not in program.results:
             program.results[differentiate] = jax.jit(_result(program.split, differentiate))
         out, grads = jax.block_until_ready(

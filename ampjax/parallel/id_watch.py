@@ -50,15 +50,15 @@ class IdWatch:
     @cached_property
     def _program(self) -> SparseProgram:
         """The loss on pulled rows of all that is read row by row."""
-        given = self._given
-        if given.axes == self._axes:
-            return given
+        paths = self._given
+        if paths.axes == self._axes:
+            return paths
         return rewrite(
-            given.loss_fn,
-            given.params,
-            given.batch,
+            paths.loss_fn,
+            paths.params,
+            paths.batch,
             self._axes,
-            given.mapped,
+            paths.mapped,
         )
 
     def look(self, parts: Sequence[Tree]) -> str:
@@ -128,7 +128,7 @@ def describe_outside(found: OutsideId, table: str, batch: Tree) -> str:
       batch: The batch.
     """
     leaves = list(by_path(batch).items())
-    given = found.number
+    position = found.number
     of_leaf = ""
     for path, leaf in (leaves[i] for i in found.leaves):
         if is_key(leaf):
@@ -136,16 +136,16 @@ def describe_outside(found: OutsideId, table: str, batch: Tree) -> str:
         else:
             held = [number for number in _as_given(found) if np.isin(number, leaf)]
         if held:
-            given = held[0]
+            position = held[0]
             of_leaf = f" of leaf `{path}`"
             break
     line = f" ({found.read.line})" if found.read.line else ""
-    return f"id {given}{of_leaf} is outside of `{table}`, which has {found.n_rows} rows{line}"
+    return f"id {position}{of_leaf} is outside of `{table}`, which has {found.n_rows} rows{line}"
 
 
-def _as_given(found: OutsideId) -> list[int]:
+def _as_given(outside: OutsideId) -> list[int]:
     """Lists the values that an id may have had before the read: JAX counts negative ids from the end, and reads unsigned integers as signed ones."""
-    number = found.number
+    number = outside.number
     if number >= 0:
         return [number]
-    return [number - found.n_rows, number, number + 2**32]
+    return [number - outside.n_rows, number, number + 2**32]

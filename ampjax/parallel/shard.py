@@ -234,7 +234,10 @@ def cut_leaves(
     each = []
     for i in range(n):
         each.append(
-            [_part(leaf, i, n) if own else leaf for leaf, own in zip(leaves, are_cut, strict=True)]
+            [
+                _part(leaf, i, n) if is_cut else leaf
+                for leaf, is_cut in zip(leaves, are_cut, strict=True)
+            ]
         )
     return tuple(jax.tree.unflatten(structure, part) for part in each)
 

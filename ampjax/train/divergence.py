@@ -46,16 +46,16 @@ def warn_of(
         f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     )
     nodes = f"parameters of {named} are not finite any more" if lost else ""
-    found = f"expected a finite training loss, got {loss}{'; ' if nodes else ''}{nodes}"
+    text = f"expected a finite training loss, got {loss}{'; ' if nodes else ''}{nodes}"
     if math.isfinite(loss):
-        found = f"expected finite parameters, got others: {nodes} (the training loss is {loss})"
+        text = f"expected finite parameters, got others: {nodes} (the training loss is {loss})"
     bad = None if isinstance(data, LoopInstances) else _first_bad(data)
     cause = (
         "" if bad is None else f" Instance {bad[0]} pumps a value that is not finite to `{bad[1]}`."
     )
     ends = " Training ends here, since nothing that follows would be a number; `fit(..., stop_on_nan=False)` goes on."
     warnings.warn(
-        f"{where}: {found}.{ends if lost and stops else ''}{cause} Look at payloads and labels, and for a maximum of nothing; lower the learning rate, or let the "
+        f"{where}: {text}.{ends if lost and stops else ''}{cause} Look at payloads and labels, and for a maximum of nothing; lower the learning rate, or let the "
         "optimizer leave such gradients out (`optax.apply_if_finite`); begin again from earlier parameters, or from what `trainer.save` wrote.",
         RuntimeWarning,
         stacklevel=2,

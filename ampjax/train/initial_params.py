@@ -100,20 +100,20 @@ def check_params(
     return others | of_tables
 
 
-def _of_table(node: str, given: Any) -> tuple[()]:
+def _of_table(node: str, value: Any) -> tuple[()]:
     """The parameters of a node that has a table: none.
 
     Raises:
       ParameterError: If any were given.
     """
-    if not (isinstance(given, tuple) and not given):
+    if not (isinstance(value, tuple) and not value):
         fix = "Make the table from these values; or `restore` a checkpoint, which holds tables."
         raise ParameterError(f"parameters of `{node}`", "none: its table has its rows", "some", fix)
     return ()
 
 
-def _require_known(nodes: Collection[str], given: Iterable[str]) -> None:
-    unknown = [name for name in given if name not in nodes]
+def _require_known(nodes: Collection[str], names: Iterable[str]) -> None:
+    unknown = [name for name in names if name not in nodes]
     if unknown:
         raise ParameterError(
             f"parameters of `{unknown[0]}`",

@@ -60,11 +60,11 @@ def provenance(
       Values by name, which JSON can hold: digests of the graph and of what the run starts from, settings, versions and machine.
     """
     states = {}
-    for node, own in store.tables.items():
-        states[node] = own.table.opt_state
+    for node, waiting in store.tables.items():
+        states[node] = waiting.table.opt_state
     pending = {}
-    for node, own in store.tables.items():
-        pending[node] = own.join_all()
+    for node, waiting in store.tables.items():
+        pending[node] = waiting.join_all()
     return {
         **identity(plan, settings),
         "start": {

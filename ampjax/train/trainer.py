@@ -122,18 +122,18 @@ class Trainer:
         settings: Settings | None = None,
         **options: Any,
     ):
-        given = settings_from(options, settings)
+        all_settings = settings_from(options, settings)
         require_closed(
             "trainer",
             graph,
-            given.mode != "batch",
+            all_settings.mode != "batch",
         )
         require_transform(tx)
         places = None if hosts is None else hosts_from(hosts)
         self.graph = graph
         self.session = make_session(
             graph,
-            given,
+            all_settings,
             tx,
             params=params,
             controller=controller,
@@ -391,7 +391,7 @@ class Trainer:
         """
         _check_fit(epochs, trace)
         refuse_messages(self.settings, trace=trace, record=record, update_log=update_log)
-        own = [partial(self._call_back, callback) for callback in _callbacks(callbacks)]
+        callers = [partial(self._call_back, callback) for callback in _callbacks(callbacks)]
         self._before_training()
         if history is None:
             history = History(settings=dict(label or {}))
@@ -407,7 +407,7 @@ class Trainer:
                 run.stop_on_nan = stop_on_nan
                 try:
                     with recorded(run, record, epochs, place), logged(run, update_log):
-                        await run.run(epochs, own)
+                        await run.run(epochs, callers)
                     return history
                 except (HostDiedError, HostUnreachableError) as error:
                     if self.keeper is None or (
@@ -675,16 +675,16 @@ def _check_fit(epochs: Any, trace: Any) -> None:
         )
 
 
-def _callbacks(given: Any) -> list[Callback]:
+def _callbacks(callback: Any) -> list[Callback]:
     """The callbacks of a fit.
 
     Raises:
       SettingsError: If they are no functions.
     """
-    callbacks = list(given) if isinstance(given, Iterable) else None
+    callbacks = list(callback) if isinstance(callback, Iterable) else None
     if callbacks is None or not all(map(callable, callbacks)):
         fix = "Write `callbacks=[function]`, also for one; it is called with the trainer and the epoch's record."
-        raise SettingsError("fit, `callbacks`", "a list of functions", f"{given!r:.80}", fix)
+        raise SettingsError("fit, `callbacks`", "a list of functions", f"{callback!r:.80}", fix)
     return callbacks
 
 

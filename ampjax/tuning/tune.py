@@ -114,7 +114,7 @@ def tune(
     train, held_out = _split(some, data, valid, seed)
     per_instance = n_examples(data) / len(data)
     with Reporter(progress) as reporter:
-        given = (
+        settings_given = (
             graphs,
             tx,
             train,
@@ -126,7 +126,7 @@ def tune(
             reporter,
         )
         search = Search(
-            Predictor(*given),
+            Predictor(*settings_given),
             Goal(metric, target, smallest),
             budget,
             np.random.default_rng(seed),

@@ -95,8 +95,8 @@ class _DrawnRun:
         else:
             of_hosts = {}
         number = {}
-        for i, own in enumerate(of_hosts.values()):
-            for worker in own:
+        for i, slices_of_host in enumerate(of_hosts.values()):
+            for worker in slices_of_host:
                 number[worker] = i
         rows = {
             worker: i
@@ -108,8 +108,8 @@ class _DrawnRun:
             )
         }
         hosts = {}
-        for host, own in of_hosts.items():
-            hosts[host] = [rows[worker] for worker in own if worker in rows]
+        for host, slices_of_host in of_hosts.items():
+            hosts[host] = [rows[worker] for worker in slices_of_host if worker in rows]
         span = max(max(s.end_ns for s in slices) - start, 1)
         return cls(
             name,
@@ -127,7 +127,7 @@ def _chart(
     labels: bool,
     width: float,
 ) -> Figure:
-    slices = {name: list(own) for name, own in events.items()}
+    slices = {name: list(slices_of_worker) for name, slices_of_worker in events.items()}
     _check(slices, width)
     runs = []
     for name, events_of_run in events.items():

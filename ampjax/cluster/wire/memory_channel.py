@@ -20,7 +20,7 @@ class _Way:
 
     Args:
       messages: The messages that have been sent and not been received.
-      wakers: Of each thread that waits for one.
+      waker: Wakes the threads that wait for one.
       is_open: Whether both ends are.
       sequence: The number of the last message.
       nbytes: Bytes of all messages so far, headers included.

@@ -256,14 +256,14 @@ def _send(
     for kind, send in enumerate(functions):
         picks = np.flatnonzero(kinds == kind)
         if len(picks):
-            given = jax.tree.map(
+            operand_types = jax.tree.map(
                 lambda x, at=ends[0][picks]: jnp.asarray(x)[at],
                 h,
             )
             if follows():
-                sent = _each(send, given, len(picks), (use, kind))
+                sent = _each(send, operand_types, len(picks), (use, kind))
             else:
-                sent = jax.vmap(send)(given)
+                sent = jax.vmap(send)(operand_types)
             to = ends[1][picks]
             total = jax.tree.map(
                 lambda a, m, to=to: a + wide_segment_sum(m, to, n),

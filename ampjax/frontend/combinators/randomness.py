@@ -180,11 +180,14 @@ def dropout(x: Any, rate: float) -> Any:
     def drop(key: jax.Array, x: Any) -> Any:
         leaves, structure = jax.tree.flatten(x)
         keys = jax.random.split(key, len(leaves))
-        kept = []
+        scaled = []
         for k, leaf in zip(keys, leaves, strict=True):
-            kept.append(jax.random.bernoulli(k, 1 - rate, jnp.shape(leaf)))
+            scaled.append(jax.random.bernoulli(k, 1 - rate, jnp.shape(leaf)))
         return structure.unflatten(
-            [jnp.where(keep, leaf / (1 - rate), 0) for keep, leaf in zip(kept, leaves, strict=True)]
+            [
+                jnp.where(keep, leaf / (1 - rate), 0)
+                for keep, leaf in zip(scaled, leaves, strict=True)
+            ]
         )
 
     return stochastic(drop, lambda x: x, x)

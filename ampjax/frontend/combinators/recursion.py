@@ -200,11 +200,11 @@ def _require_like_init(
     line: str,
     tree: Any,
     first: Sequence[Any],
-    own: Any,
+    returned: Any,
     results: Sequence[Any],
 ) -> None:
     require_structure(
-        line, "a result as `init` is built, {}", tree, own, "Return what `recur` is to give."
+        line, "a result as `init` is built, {}", tree, returned, "Return what `recur` is to give."
     )
     require_same(
         line,

@@ -462,13 +462,13 @@ def window(
 
     def neighbours(at: Any) -> list[Any]:
         is_there = (at >= 0) & (at < n)
-        found = take(every, jnp.clip(at, 0, n - 1))
-        return [jnp.where(is_there, x, jnp.asarray(fill, x.dtype)) for x in found]
+        nearest = take(every, jnp.clip(at, 0, n - 1))
+        return [jnp.where(is_there, x, jnp.asarray(fill, x.dtype)) for x in nearest]
 
-    def around(i: Any, *own: Any) -> tuple[Any, ...]:
+    def around(i: Any, *at_element: Any) -> tuple[Any, ...]:
         before = [neighbours(i - k) for k in range(half, 0, -1)]
         after = [neighbours(i + k) for k in range(1, half + 1)]
-        return tuple(jnp.stack(x) for x in zip(*before, own, *after, strict=True))
+        return tuple(jnp.stack(x) for x in zip(*before, at_element, *after, strict=True))
 
     return structure.unflatten(map(around, _numbers(leaves), *leaves))
 

@@ -385,15 +385,15 @@ def has_primitive(jaxpr: Any, names: Sequence[str]) -> bool:
 
 def computed_dtypes(jaxpr: Any) -> set[np.dtype]:
     """The dtypes of all arrays that an open jaxpr takes and computes, at any depth, keys of random numbers aside."""
-    found = set()
+    seen_dtypes = set()
     for variable in jaxpr.invars:
-        found.add(getattr(variable.aval, "dtype", None))
+        seen_dtypes.add(getattr(variable.aval, "dtype", None))
     for equation in jaxpr.eqns:
         for variable in equation.outvars:
-            found.add(getattr(variable.aval, "dtype", None))
+            seen_dtypes.add(getattr(variable.aval, "dtype", None))
         for body in bodies(equation):
-            found |= computed_dtypes(body)
-    return {dtype for dtype in found if isinstance(dtype, np.dtype)}
+            seen_dtypes |= computed_dtypes(body)
+    return {dtype for dtype in seen_dtypes if isinstance(dtype, np.dtype)}
 
 
 def type_of(value: Any) -> jax.ShapeDtypeStruct:

@@ -242,8 +242,8 @@ def _refuse_whole(error: Exception) -> None:
             _line(error.__traceback__), "operations on one element", got, OF_WHOLE[called]
         ) from None
     if isinstance(error, TypeError | ValueError) and any(word in text for word in _SHAPES):
-        found = re.findall(r"\(((?:[^()]|\([^()]*\))+)\)", text)
-        shapes = [shape for shape in found if re.search(r"\d|,", shape)]
+        shape_texts = re.findall(r"\(((?:[^()]|\([^()]*\))+)\)", text)
+        shapes = [shape for shape in shape_texts if re.search(r"\d|,", shape)]
         lengths = _lengths(shapes)
         if len(shapes) > 1 and lengths:
             raise GraphError(
@@ -256,12 +256,12 @@ def _refuse_whole(error: Exception) -> None:
 
 def _lengths(shapes: Sequence[str]) -> set[str]:
     """The lengths in some shapes that are each example's own."""
-    found = set()
+    names = set()
     for shape in shapes:
         for length in re.split(r",(?![^()]*\))", shape):
             if re.search(r"[A-Za-z_]", length):
-                found.add(length.strip())
-    return found
+                names.add(length.strip())
+    return names
 
 
 def _fitting(lengths: Collection[str]) -> str:
@@ -369,8 +369,8 @@ def _called(traceback: TracebackType | None) -> str:
     source = linecache.getline(code.co_filename, first or 0)
     # columns count bytes
     rest = source.encode()[column or 0 :].decode(errors="replace")
-    found = re.match(r"[\w.]*?(\w+)\(", rest)
-    return "" if found is None else found[1]
+    called = re.match(r"[\w.]*?(\w+)\(", rest)
+    return "" if called is None else called[1]
 
 
 def _line(traceback: TracebackType | None) -> str:

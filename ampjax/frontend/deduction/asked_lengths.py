@@ -87,10 +87,10 @@ def noting_asked_lengths() -> Iterator[list[AskedLength]]:
       A context that gives the comparisons, a list that grows.
     """
     _watch()
-    found: list[AskedLength] = []
-    token = _ASKED.set(found)
+    questions: list[AskedLength] = []
+    token = _ASKED.set(questions)
     try:
-        yield found
+        yield questions
     finally:
         _ASKED.reset(token)
 
@@ -128,10 +128,10 @@ def _without_least(least: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
 
     @functools.wraps(least)
     def smaller(self: Any, size: Any) -> Any:
-        found = least(self, size)
-        is_asked = isinstance(found, type(self)) and found is not self
+        smallest = least(self, size)
+        is_asked = isinstance(smallest, type(self)) and smallest is not self
         if _ASKED.get() is None or not is_asked or not isinstance(size, int):
-            return found
+            return smallest
         return self - (self - size).rmax(0)
 
     return smaller
@@ -145,16 +145,16 @@ def _noting(
 
     @functools.wraps(answered)
     def asked(self: Any, other: Any) -> Any:
-        found = _ASKED.get()
+        questions = _ASKED.get()
         try:
             answer = answered(self, other)
         except jax.errors.InconclusiveDimensionOperation:
             name = _asking(sys._getframe(1))
             answer = compare in (operator.ge, operator.le)
-            if found is None or name not in _FITTING:
+            if questions is None or name not in _FITTING:
                 raise
             return answer
-        if found is None or isinstance(other, bool):
+        if questions is None or isinstance(other, bool):
             return answer
         length = self
         number = other
@@ -165,7 +165,7 @@ def _noting(
         if isinstance(length, int) or not isinstance(number, int | np.integer):
             return answer
         if isinstance(answer, bool) and _is_users(_written(sys._getframe(1)).f_code.co_filename):
-            found.append(
+            questions.append(
                 AskedLength(
                     str(length),
                     compare,

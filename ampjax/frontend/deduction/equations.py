@@ -161,10 +161,10 @@ class Equation:
         call = self.source.params["call"]
         n_first, n_second = call.n_closed
         first, second = call.functions
-        given = list(operands[n_first + n_second :])
+        rest = list(operands[n_first + n_second :])
         if key is None:
-            return _run(second, [*operands[n_first : n_first + n_second], *given])
-        return _run(first, [*operands[:n_first], key, *given])
+            return _run(second, [*operands[n_first : n_first + n_second], *rest])
+        return _run(first, [*operands[:n_first], key, *rest])
 
     @property
     def function(self) -> str:
@@ -202,10 +202,10 @@ class Equations:
             for atom in step.inputs:
                 operands.append(atom.value if isinstance(atom, Known) else known[atom])
             if step.draws and key is not None:
-                own = jax.random.fold_in(key, number)
+                call_key = jax.random.fold_in(key, number)
             else:
-                own = None
-            known |= dict(zip(step.outputs, step.evaluate(own, operands), strict=True))
+                call_key = None
+            known |= dict(zip(step.outputs, step.evaluate(call_key, operands), strict=True))
         result = []
         for atom in self.results:
             result.append(atom.value if isinstance(atom, Known) else known[atom])
@@ -256,14 +256,14 @@ def _flatten(
             inputs = inputs[1:]
         if usual is not None or source.primitive.name in CALLS or _is_opened(source):
             body, constants = opened(called(source) if usual is None else usual)
-            given = dict(
+            atoms = dict(
                 zip(
                     [*body.constvars, *body.invars],
                     [*map(Known, constants), *inputs],
                     strict=True,
                 )
             )
-            inside, results = _flatten(body, given, place.within(source))
+            inside, results = _flatten(body, atoms, place.within(source))
             equations += inside
             known |= dict(zip(source.outvars, results, strict=True))
             continue

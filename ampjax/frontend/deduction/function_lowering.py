@@ -158,8 +158,8 @@ class FunctionLowering:
         for atom in atoms:
             if isinstance(atom, Name) and isinstance(self.known.env.get(atom), Static):
                 static.append(atom)
-        made = _outputs(cluster.equations)
-        results = [name for name in made if name in atoms or name in self.losses.weights]
+        outputs = _outputs(cluster.equations)
+        results = [name for name in outputs if name in atoms or name in self.losses.weights]
         results += dict.fromkeys(static)
         steps, roots = self._steps(cluster.equations, results)
         if any(isinstance(self.known.env[name], OfParams) for name in roots):
@@ -237,12 +237,12 @@ class FunctionLowering:
     ) -> None:
         """Notes a node for some equations; values from the instance are computed again in the node."""
         readers_of = lambda name: self._readers_of(name, read, readers)
-        made = _outputs(cluster.equations)
-        own = [name for name in made if readers_of(name)]
+        outputs = _outputs(cluster.equations)
+        own = [name for name in outputs if readers_of(name)]
         if not own:
             return
         steps, roots = self._steps(cluster.equations)
-        names = self._together(groups, set(made))
+        names = self._together(groups, set(outputs))
         rest = [name for name in own if not any(name in bundle for bundle in names)]
         reads = self._reads(steps)
         names += group_results(
@@ -264,23 +264,23 @@ class FunctionLowering:
         readers: Mapping[Name, set[int]],
     ) -> set[Any]:
         """Finds the readers of a result: other clusters, losses, and the caller of the function."""
-        found: set[Any] = set(readers.get(name, ()))
+        names: set[Any] = set(readers.get(name, ()))
         if name in self.losses.weights or name in self.metrics:
-            found.add(OUTSIDE)
+            names.add(OUTSIDE)
         if name in read:
-            found.add(name)
-        return found
+            names.add(name)
+        return names
 
     def _together(
         self,
         groups: Sequence[Sequence[int]],
-        made: set[Name],
+        outputs: set[Name],
     ) -> list[list[Name]]:
         """Finds the groups of results that the caller wants in one message, as far as one node makes all of a group."""
         together = []
         for group in groups:
             atoms = [self.results[i] for i in group]
-            names = [atom for atom in atoms if isinstance(atom, Name) and atom in made]
+            names = [atom for atom in atoms if isinstance(atom, Name) and atom in outputs]
             if len(set(names)) == len(atoms):
                 together.append(names)
         return together

@@ -315,10 +315,10 @@ def _is_static(value: Value | None) -> bool:
 def _of_params(
     equation: Equation, values: Sequence[Any], number: int
 ) -> Callable[[Mapping[Leaf, Any]], Any]:
-    def compute(given: Mapping[Leaf, Any]) -> Any:
+    def compute(params: Mapping[Leaf, Any]) -> Any:
         operands = []
         for value in values:
-            operands.append(value.compute(given) if isinstance(value, OfParams) else value.value)
+            operands.append(value.compute(params) if isinstance(value, OfParams) else value.value)
         return bind(equation.source, operands)[number]
 
     return compute

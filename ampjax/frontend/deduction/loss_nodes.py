@@ -128,14 +128,14 @@ class _LossFunction:
     summands: Sequence[tuple[_Source, list[_Source]]]
     metrics: Mapping[str, list[tuple[_Source, _Source]]]
 
-    def __call__(self, _: Any, *given: Any) -> list[Any]:
+    def __call__(self, _: Any, *inputs: Any) -> list[Any]:
         computed = []
         for note, own in self.parts:
-            computed.append(note.function(None, *(given[i] for i in own)))
+            computed.append(note.function(None, *(inputs[i] for i in own)))
 
         def get(source: _Source) -> Any:
             part, number = source
-            return given[number] if part is None else computed[part][number]
+            return inputs[number] if part is None else computed[part][number]
 
         total = jnp.zeros((), self.dtype)
         for value, weights in self.summands:
@@ -145,11 +145,11 @@ class _LossFunction:
             total = total + summand
         results = [total]
         for pairs in self.metrics.values():
-            told = jnp.zeros(2, self.dtype)
+            sums = jnp.zeros(2, self.dtype)
             # A metric that is told at several places is the mean over all of them.
             for pair in pairs:
-                told += jnp.stack([jnp.asarray(get(source), self.dtype) for source in pair])
-            results.extend(told)
+                sums += jnp.stack([jnp.asarray(get(source), self.dtype) for source in pair])
+            results.extend(sums)
         return results
 
 

@@ -33,12 +33,12 @@ def rows_in_numpy(
     operands = []
     for value, atom in zip(values, source.invars, strict=True):
         operands.append(np.asarray(value, atom.aval.dtype))
-    found = _moved(source, operands, is_column)
-    if found is None:
-        found = _computed(source, operands, is_column)
-    if found is None:
+    moved = _moved(source, operands, is_column)
+    if moved is None:
+        moved = _computed(source, operands, is_column)
+    if moved is None:
         return None
-    return [found]
+    return [moved]
 
 
 def _moved(
@@ -75,11 +75,11 @@ def _computed(
     return found if is_whole or _is_clear(found) else None
 
 
-def _is_clear(found: np.ndarray) -> bool:
+def _is_clear(result: np.ndarray) -> bool:
     """Tells whether floats are numbers of which JAX has the same bits: no zeros, which have a sign, and none so small that zero takes their place."""
-    if found.dtype.kind != "f":
+    if result.dtype.kind != "f":
         return False
-    return bool((np.abs(found) >= np.finfo(found.dtype).tiny).all())
+    return bool((np.abs(result) >= np.finfo(result.dtype).tiny).all())
 
 
 def _atoms(source: Any) -> list[Any]:
@@ -97,10 +97,10 @@ def _is_by_element(
     """Tells whether columns have the shape of the result, and other operands that one or none."""
     shape = source.outvars[0].aval.shape
     for atom, is_one in zip(source.invars, is_column, strict=True):
-        own = atom.aval.shape
-        if own == shape:
+        shape_of_atom = atom.aval.shape
+        if shape_of_atom == shape:
             continue
-        if is_one or own != ():
+        if is_one or shape_of_atom != ():
             return False
     return True
 
@@ -149,17 +149,17 @@ def _padded(
 ) -> np.ndarray | None:
     rows, fill = values
     config = source.params["padding_config"]
-    own = [slice(None)]
+    slices = [slice(None)]
     sizes = rows.shape[1:]
     for (before, behind, inside), size in zip(config, sizes, strict=True):
         if min(before, behind) < 0 or inside:
             return None
-        own.append(slice(before, before + size))
+        slices.append(slice(before, before + size))
     if fill.ndim:  # a column
         return None
     shape = source.outvars[0].aval.shape
     padded = np.full((len(rows), *shape), fill)
-    padded[tuple(own)] = rows
+    padded[tuple(slices)] = rows
     return padded
 
 

@@ -36,11 +36,11 @@ def with_products_straight(equations: Sequence[Equation]) -> list[Equation]:
 
 def _is_turned(equation: Equation) -> bool:
     """Whether a transpose puts axes of sequences in another order."""
-    (given,) = equation.inputs
-    assert isinstance(given, Name)
+    (operand,) = equation.inputs
+    assert isinstance(operand, Name)
     order = []
     for axis in equation.source.params["permutation"]:
-        if not isinstance(given.aval.shape[axis], int):
+        if not isinstance(operand.aval.shape[axis], int):
             order.append(axis)
     return order != sorted(order)
 

@@ -52,9 +52,9 @@ class EquationColumn(Column):
         if data.selection is not None:
             kind = self.source.outvars[self.number].aval
             row_bytes = kind.size * kind.dtype.itemsize
-            found = data.selection.values(self, row_bytes, data)
-            if found is not None:
-                return found
+            selected = data.selection.values(self, row_bytes, data)
+            if selected is not None:
+                return selected
         results = data.once(
             self._whole,
             lambda: self._whole._compute(data),

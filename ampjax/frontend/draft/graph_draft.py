@@ -163,12 +163,12 @@ class GraphDraft:
         self._entries = dict(zip(self._entrances, entries, strict=False))
         for step in self._steps:
             step()
-        made = []
+        built = []
         for name, node in graph.nodes.items():
             if name not in before:
                 for wire in node.outputs:
-                    made.append(wire)
-        for wire in (*entries, *made):
+                    built.append(wire)
+        for wire in (*entries, *built):
             if not wire.consumers and not wire.is_topology:
                 pump_builders.discard(wire)
 
@@ -426,7 +426,7 @@ class GraphDraft:
             the first sequence's.
           name: The node's name.
         """
-        size, other, own = fields
+        size, other, own_index = fields
         inner = region.space
         assert inner.parent is not None
         space = inner.parent
@@ -434,13 +434,13 @@ class GraphDraft:
 
         def change(s: State, i: Any) -> State:
             facts = dict.fromkeys([*space.facts, *inner.facts], 0)
-            if own == inner.index:
-                kept = s.drop(*drop.facts)
+            if own_index == inner.index:
+                state = s.drop(*drop.facts)
             else:
-                kept = s.drop(own, *drop.facts)
-            return kept.replace(
+                state = s.drop(own_index, *drop.facts)
+            return state.replace(
                 **facts,
-                **{inner.index: getattr(s, own), other: i},
+                **{inner.index: getattr(s, own_index), other: i},
             )
 
         def make():

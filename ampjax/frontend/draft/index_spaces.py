@@ -337,9 +337,9 @@ class IndexSpace:
         if 8 * len(rows) > self.n_rows(data):
             return self.parents(data)[rows]
         ends = wide(self.starts(data) + self.lengths(data))
-        found = np.empty(len(rows), np.int64)
-        find_parents(ends, wide(rows), found)
-        return found
+        parent_rows = np.empty(len(rows), np.int64)
+        find_parents(ends, wide(rows), parent_rows)
+        return parent_rows
 
     def lengths(self, data: Columns) -> np.ndarray:
         """Counts the rows in each row of the space around, `[parent's rows]`."""

@@ -113,13 +113,13 @@ class PackedBody:
         else:
             params = ()
             payloads = args
-        given = dict(zip(self.leaves, jax.tree.leaves(params), strict=True))
+        values = dict(zip(self.leaves, jax.tree.leaves(params), strict=True))
         parts = []
         for payload, types in zip(payloads, self.layouts, strict=True):
             parts.append(unpack(payload, types))
         inputs = []
         for i, value in enumerate(self.note.inputs):
-            inputs.append(self._input(i, value, parts, given))
+            inputs.append(self._input(i, value, parts, values))
         results = self.note.function(key, *inputs)
         rows = tuple(pack([results[i] for i in group]) for group in self.note.groups)
         return rows[0] if len(rows) == 1 else rows
@@ -129,7 +129,7 @@ class PackedBody:
         i: int,
         value: Value,
         parts: Sequence[Sequence[Any]],
-        given: Mapping[Leaf, Any],
+        values: Mapping[Leaf, Any],
     ) -> Any:
         if i in self.places:
             port, part = self.places[i]
@@ -137,7 +137,7 @@ class PackedBody:
         if isinstance(value, Constant):
             return value.value
         assert isinstance(value, OfParams)
-        return value.compute(given)
+        return value.compute(values)
 
 
 def pack(values: Sequence[Any]) -> Any:

@@ -322,9 +322,9 @@ def _as_array(leaf: Any) -> Any:
     return leaf.dense() if isinstance(leaf, Table) else leaf
 
 
-def _require_own_rows(name: str, table: Table, given: Any) -> None:
+def _require_own_rows(name: str, table: Table, params: Any) -> None:
     """Checks that the value given for a table is that table, or its own rows: no others can be put into a table."""
-    if given is not table and not np.array_equal(given, table.dense()):
+    if params is not table and not np.array_equal(params, table.dense()):
         fix = "Make the table from these rows, and compile with it."
         raise ParameterError(
             f"parameters of `{name}`", "the rows that its table has", "others", fix

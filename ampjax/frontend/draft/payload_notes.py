@@ -156,7 +156,7 @@ def pump_values(
     start = spaces.pop() if len(spaces) == 1 else region.space.known
     return _bring(
         draft,
-        lambda there: draft.pump(name, there, columns, types, line, origin),
+        lambda place: draft.pump(name, place, columns, types, line, origin),
         region,
         start,
         (name, line),
@@ -267,14 +267,14 @@ def _plain_builder(replicas: int) -> Callable[..., Any]:
     def builder(name: str, body: PackedBody, join: Any) -> Any:
         draws = bool(body.note.draws)
         one = trace_body(body, body.payloads, draws)
-        made = payload_builders.npt(
+        node = payload_builders.npt(
             name,
             one,
             outputs=len(body.note.groups),
             join=join,
             rng=draws,
         )
-        return replicate(made, replicas)
+        return replicate(node, replicas)
 
     return builder
 
@@ -297,9 +297,9 @@ def _params_builder(draft: GraphDraft, note: NodeNote) -> Callable[..., Any]:
 
     def builder(name: str, body: PackedBody, join: Any) -> Any:
         tree, leaves = draft.params.of(owner)
-        own = replace(body, leaves=leaves)
+        of_leaves = replace(body, leaves=leaves)
         one = trace_body(
-            own,
+            of_leaves,
             [jax.tree.map(type_of, tree), *body.payloads],
             bool(note.draws),
         )
@@ -312,7 +312,7 @@ def _params_builder(draft: GraphDraft, note: NodeNote) -> Callable[..., Any]:
             initial = (
                 (lambda _: tree) if callable(tree) else tree
             )  # a module that is a pytree: not what makes parameters
-            made = payload_builders.ppt(
+            built = payload_builders.ppt(
                 owner.name,
                 one,
                 params=initial,
@@ -320,8 +320,8 @@ def _params_builder(draft: GraphDraft, note: NodeNote) -> Callable[..., Any]:
                 **owner.options,
             )
         else:
-            made = payload_builders.ppt(name, one, params_of=owner.name, **same)
-        return replicate(made, owner.replicas)
+            built = payload_builders.ppt(name, one, params_of=owner.name, **same)
+        return replicate(built, owner.replicas)
 
     return builder
 
@@ -375,9 +375,9 @@ def _ports(
     static: dict[Any, list[tuple[int, Column]]] = {}
     for i, value in enumerate(note.inputs):
         if isinstance(value, Static):
-            own = None if region.is_known else value.column.outer.space
+            column_space = None if region.is_known else value.column.outer.space
             static.setdefault(
-                (note.types[i].dtype, own),
+                (note.types[i].dtype, column_space),
                 [],
             ).append((i, value.column))
         elif isinstance(value, Computed):
@@ -459,12 +459,12 @@ def _refuse_underivable(note: NodeNote) -> None:
     kinds = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in note.types]
 
     def pulled(*inputs: Any) -> Any:
-        def function(*given: Any) -> list[Any]:
-            own = list(inputs)
-            for number, value in zip(free, given, strict=True):
-                own[number] = value
+        def function(*arrays: Any) -> list[Any]:
+            values = list(inputs)
+            for number, value in zip(free, arrays, strict=True):
+                values[number] = value
             results = []
-            for result in note.function(None, *own):
+            for result in note.function(None, *values):
                 if jnp.issubdtype(result.dtype, jnp.inexact):
                     results.append(result)
             return results
@@ -491,13 +491,13 @@ def _has_no_facts(space: IndexSpace, flow: Flow) -> bool:
         spaces = []
     else:
         spaces = space.around()[1:]
-    own = {}
+    columns = {}
     for name, column in space.facts.items():
         if name not in flow.kept:
-            own[name] = column
+            columns[name] = column
     return all(
         column is None
-        for facts in (own, *(each.facts for each in spaces))
+        for facts in (columns, *(each.facts for each in spaces))
         for column in facts.values()
     )
 
@@ -515,10 +515,10 @@ def _sent_in(
     if value.column.space is region.space or int(np.prod(kind.shape)) <= _MOST_COPIED:
         return value
 
-    def make(there):
+    def make(inside):
         return draft.pump(
             f"{note.name}/shared",
-            there,
+            inside,
             [value.column],
             [kind],
             note.line,

@@ -113,10 +113,10 @@ def origins_of(
       rows: The rows; below 0 for none.
     """
     if isinstance(origin, RowOrigin):
-        found = origin.some(data, rows)
+        some_rows = origin.some(data, rows)
     else:
-        found = rows_at(origin(data), rows)
-    return np.where(rows < 0, -1, found)
+        some_rows = rows_at(origin(data), rows)
+    return np.where(rows < 0, -1, some_rows)
 
 
 def rows_at(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -131,10 +131,10 @@ def rows_at(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
             (*rows.shape, *values.shape[1:]),
             values.dtype,
         )
-    found = values[np.clip(rows, 0, len(values) - 1)]
+    read = values[np.clip(rows, 0, len(values) - 1)]
     if rows.size and rows.min() < 0:
-        found[rows < 0] = 0
-    return found
+        read[rows < 0] = 0
+    return read
 
 
 def row_before(space: IndexSpace, reverse: bool) -> Origin:
@@ -147,11 +147,11 @@ def row_before(space: IndexSpace, reverse: bool) -> Origin:
 
     def find(data: Columns) -> np.ndarray:
         numbers = space.numbers(data)
-        own = np.arange(len(numbers))
+        all_rows = np.arange(len(numbers))
         if not reverse:
-            return np.where(numbers > 0, own - 1, -1)
+            return np.where(numbers > 0, all_rows - 1, -1)
         lengths = space.lengths(data)[space.parents(data)]
-        return np.where(numbers + 1 < lengths, own + 1, -1)
+        return np.where(numbers + 1 < lengths, all_rows + 1, -1)
 
     return find
 

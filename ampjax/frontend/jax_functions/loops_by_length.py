@@ -32,7 +32,7 @@ def associative_scan(
     numbers = jnp.arange(leaves[0].shape[axis])
     if reverse:
         numbers = numbers[::-1]
-    _, found = jax.lax.scan(
+    _, results = jax.lax.scan(
         step,
         _each(lambda x: _or_zeros(x, -1 if reverse else 0), xs),
         _each(lambda x: x[:-1] if reverse else x[1:], xs),
@@ -49,7 +49,7 @@ def associative_scan(
             _or_zeros(own, places),
         )
 
-    whole = jax.tree.map(of_all, xs, found)
+    whole = jax.tree.map(of_all, xs, results)
     return _each(lambda x: jnp.moveaxis(x, 0, axis), whole)
 
 

@@ -88,8 +88,8 @@ def _taking(
     def taken(*args: Any, **kwargs: Any) -> Any:
         if not _IS_TRACED.get() or not _has_length([*args, *kwargs.values()]):
             return original(*args, **kwargs)
-        found = form(*args, **kwargs)
-        return original(*args, **kwargs) if found is NotImplemented else found
+        result = form(*args, **kwargs)
+        return original(*args, **kwargs) if result is NotImplemented else result
 
     return taken
 

@@ -59,14 +59,14 @@ def _correlated(
         xs.shape[0] - least,
         xs.astype(dtype),
     )
-    found = jax.lax.conv_general_dilated(
+    result = jax.lax.conv_general_dilated(
         xs[None, None],
         kernel.astype(dtype)[None, None],
         (1,),
         [paddings[mode]],
         **settings,
     )
-    return found[0, 0]
+    return result[0, 0]
 
 
 def pad(

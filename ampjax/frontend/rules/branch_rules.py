@@ -107,7 +107,7 @@ def unread(call: Call) -> GraphError:
 def route_values(
     low: Lowering,
     functions: Sequence[Traced],
-    given: Sequence[Sequence[Value]],
+    operands: Sequence[Sequence[Value]],
     guards: Sequence[Guard],
     name: str,
     line: str,
@@ -117,7 +117,7 @@ def route_values(
     Args:
       low: The lowering.
       functions: The functions.
-      given: What the variables of each are.
+      operands: What the variables of each are.
       guards: For each function, where it is chosen.
       name: What new nodes are called after.
       line: The user's line.
@@ -136,19 +136,19 @@ def route_values(
             flow = payload_notes.refresh_states(low.draft, flow, name, line)
         return split_by(low, flow, field, guards, name)
 
-    return split_between(functions, given, split)
+    return split_between(functions, operands, split)
 
 
 def split_between(
     functions: Sequence[Traced],
-    given: Sequence[Sequence[Value]],
+    operands: Sequence[Sequence[Value]],
     split: Callable[[Flow], list[Flow]],
 ) -> list[list[Value]]:
     """Brings values into several functions where each message is for one of them; values that a function does not use stay outside.
 
     Args:
       functions: The functions.
-      given: What the variables of each are.
+      operands: What the variables of each are.
       split: Notes which of the functions gets a message: a wire for each of them.
 
     Returns:
@@ -175,7 +175,7 @@ def split_between(
         )
 
     result = []
-    for which, (values, function) in enumerate(zip(given, functions, strict=True)):
+    for which, (values, function) in enumerate(zip(operands, functions, strict=True)):
         result.append(
             [
                 to(value, which) if variable in function.used else value
@@ -212,7 +212,7 @@ def choice_by_value(
         call,
     )
 
-    def make(flow: Flow, there: Region) -> list[Flow]:
+    def make(flow: Flow, place: Region) -> list[Flow]:
         return split_by(
             low,
             asked.route(flow),
@@ -229,7 +229,7 @@ def choice_by_value(
 def sent_along(
     low: Lowering,
     call: Call,
-    given: Sequence[Sequence[Value]],
+    operands: Sequence[Sequence[Value]],
     decision: Decision,
 ) -> list[list[Value]]:
     """Brings values into the branches where values that were read choose: all that any branch needs comes with the message that is sent.
@@ -237,7 +237,7 @@ def sent_along(
     Args:
       low: The lowering.
       call: The choice.
-      given: What the variables of each branch are.
+      operands: What the variables of each branch are.
       decision: Sends messages to the branches.
 
     Returns:
@@ -245,7 +245,7 @@ def sent_along(
     """
     region = decision.region
     word = call.options["word"]
-    needed, types = _needed_in_branches(call, given)
+    needed, types = _needed_in_branches(call, operands)
     places: dict[int, list[Computed]] = {}
     for group in by_dtype(types):
         flow = low.pack(
@@ -256,7 +256,7 @@ def sent_along(
             call.line,
         )
         outputs = decision.send(payload_notes.refresh_states(low.draft, flow, word, call.line))[
-            : len(given)
+            : len(operands)
         ]
         low.draft.anchors |= {out.region: out for out in outputs}
         places |= {
@@ -266,14 +266,14 @@ def sent_along(
     def to(value: Value, branch: int, is_used: bool) -> Value:
         if id(value) not in places:
             return decision.take(value, branch) if is_used else value
-        there = places[id(value)][branch]
+        place = places[id(value)][branch]
         if not isinstance(value, Static):
-            return there
-        low.draft.carry(value.column, there.flow.region, there)
+            return place
+        low.draft.carry(value.column, place.flow.region, place)
         return value
 
     result = []
-    for branch, (values, function) in enumerate(zip(given, call.functions, strict=True)):
+    for branch, (values, function) in enumerate(zip(operands, call.functions, strict=True)):
         result.append(
             [
                 to(value, branch, variable in function.used)
@@ -285,12 +285,12 @@ def sent_along(
 
 def _needed_in_branches(
     call: Call,
-    given: Sequence[Sequence[Value]],
+    operands: Sequence[Sequence[Value]],
 ) -> tuple[list[Value], list[Any]]:
     """Lists the values that branches read from a message, and their types; a number if no branch reads any."""
     needed: list[Value] = []
     types: list[Any] = []
-    for values, function in zip(given, call.functions, strict=True):
+    for values, function in zip(operands, call.functions, strict=True):
         for value, variable in zip(values, function.variables, strict=True):
             is_carried = variable in function.used and isinstance(value, Computed | Static)
             if is_carried and not any(value is v for v in needed):

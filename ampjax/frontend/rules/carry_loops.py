@@ -113,7 +113,7 @@ class CarryLoop:
 
     Args:
       low: The lowering.
-      own: What the wire carries.
+      carried: What the wire carries.
       region: Where the loop is.
       space: The space of the elements that the loop goes over.
       call: The scan.
@@ -127,14 +127,14 @@ class CarryLoop:
     def __init__(
         self,
         low: Lowering,
-        own: Carried,
+        carried: Carried,
         region: Region,
         space: IndexSpace,
         call: Call,
         ahead: Foresight,
     ):
         self._low = low
-        self.own = own
+        self.own = carried
         self._space = space
         self._call = call
         self._ahead = ahead
@@ -147,22 +147,22 @@ class CarryLoop:
         self._outer = region
         self._inner = region.within(space)
         self._nodes = None
-        if own.nodes is not None:
-            sizes = own.nodes.sizes
+        if carried.nodes is not None:
+            sizes = carried.nodes.sizes
             assert sizes is not None
             self._nodes = space.along(
-                own.nodes.dimension,
+                carried.nodes.dimension,
                 sizes.inside(space),
                 is_ragged=True,
             )
-            self._outer = region.within(own.nodes)
+            self._outer = region.within(carried.nodes)
             self._inner = region.within(self._nodes)
         index = space.index
         size = space.size
         name = self._name
         start = low.pack(
-            own.init,
-            own.types,
+            carried.init,
+            carried.types,
             self._outer,
             f"{name}/init",
             call.line,
@@ -189,11 +189,11 @@ class CarryLoop:
             f"{name}/first",
             is_fresh=False,
         )
-        self._around = low.draft.loop(self._inner, own.types, name)
+        self._around = low.draft.loop(self._inner, carried.types, name)
         self._around.kept = ahead.fields
         if self._nodes is None and region.is_known:
             self._around.foresees = ahead.note
-        self.carry = own.name_parts(self._around, self._nodes)
+        self.carry = carried.name_parts(self._around, self._nodes)
 
     def close(self, results: Sequence[Any]) -> dict[int, Value]:
         """Sends the body's results on to the next element, or out.

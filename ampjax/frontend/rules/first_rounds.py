@@ -104,8 +104,8 @@ def begun_apart(
     at_first, at_others = split_between([step, step], [values, values], split)
     init = values[n_closed : n_closed + k]
     wires = []
-    for own in group_carry(init, types[:k]):
-        wires.append(_Wire(low, own, inner, guards, order, call))
+    for carried in group_carry(init, types[:k]):
+        wires.append(_Wire(low, carried, inner, guards, order, call))
     carry = {}
     for wire in wires:
         for i, value in wire.name_parts(wire.before).items():
@@ -127,19 +127,19 @@ def begun_apart(
         low.run_opened(begun, inner.where(guards[0]), needs),
         low.run(step, at_others, inner.where(guards[1]), needs),
     ]
-    found: dict[int, Value] = {}
+    by_result: dict[int, Value] = {}
     states: dict[int, Value] = {}
     for wire in wires:
         wire.close(low, results)
         states |= wire.name_parts(wire.states)
         if wanted.values & set(wire.own.members):
-            found |= wire.name_parts(wire.last(low, region, space))
+            by_result |= wire.name_parts(wire.last(low, region, space))
     ys = _elements(low, call, results, states, guards, inner, wanted)
     for i, value in ys.items():
-        found[i] = Elements(space, value)
+        by_result[i] = Elements(space, value)
     result = []
     for i in range(len(types)):
-        result.append(found.get(i) if i in wanted.values else None)
+        result.append(by_result.get(i) if i in wanted.values else None)
     return result
 
 
@@ -153,11 +153,11 @@ def _elements(
     wanted: Wanted,
 ) -> dict[int, Value]:
     """Finds the elements of the sequences that a loop returns: states that go around, or results of the first and the other rounds, merged."""
-    given = {}
+    by_number = {}
     for i in wanted.values:
         if i >= call.options["n_carry"]:
-            given[i] = _same_in_carry(i, states, results)
-    rest = {i for i, state in given.items() if state is None}
+            by_number[i] = _same_in_carry(i, states, results)
+    rest = {i for i, state in by_number.items() if state is None}
     groups = []
     for group in wanted.groups:
         groups.append([i for i in group if i in rest])
@@ -172,7 +172,7 @@ def _elements(
         inner,
         Wanted(rest, groups=groups),
     )
-    return {i: merged[i] if state is None else state for i, state in given.items()}
+    return {i: merged[i] if state is None else state for i, state in by_number.items()}
 
 
 class _Wire:
@@ -180,7 +180,7 @@ class _Wire:
 
     Args:
       low: The lowering.
-      own: What the wire carries.
+      carried: What the wire carries.
       inner: Where the elements are.
       guards: Where the loop begins, and where it goes on.
       order: The loop's order.
@@ -195,19 +195,19 @@ class _Wire:
     def __init__(
         self,
         low: Lowering,
-        own: Carried,
+        carried: Carried,
         inner: Region,
         guards: Sequence[Guard],
         order: Order,
         call: Call,
     ):
-        self.own = own
+        self.own = carried
         self._name = inner.space.dimension
         self._line = call.line
         self._regions = [inner.where(guard) for guard in guards]
         self.states = low.draft.loop(
             inner,
-            own.types,
+            carried.types,
             self._name,
             is_fresh=True,
         )
@@ -240,10 +240,10 @@ class _Wire:
           results: What they gave, by number in the carry.
         """
         flows = []
-        for own, region, word in zip(results, self._regions, ("begun", "carry"), strict=True):
+        for values, region, word in zip(results, self._regions, ("begun", "carry"), strict=True):
             name = f"{self._name}/{word}"
             flow = low.pack(
-                [own[i] for i in self.own.members],
+                [values[i] for i in self.own.members],
                 self.own.types,
                 region,
                 name,
@@ -326,7 +326,9 @@ def _same_in_carry(
 ) -> Value | None:
     """Finds the body's result for each element as a part of the carry, if one part is the same."""
     for i, state in states.items():
-        if isinstance(state, Computed) and all(_is_same(own[number], own[i]) for own in results):
+        if isinstance(state, Computed) and all(
+            _is_same(of_region[number], of_region[i]) for of_region in results
+        ):
             return replace(
                 state,
                 was_read=read_of_all([own[number] for own in results]),

@@ -41,7 +41,7 @@ def propagate(
     for kind in range(plan.n_kinds):
         regions.append(region.within(plan.kind_space(kind, region.space)))
     places = regions, region.within(nodes)
-    given = _rows_of_senders(low, call, rows, plan, places)
+    of_senders = _rows_of_senders(low, call, rows, plan, places)
     sent: list[list[Any]] = []
     members = sorted(wanted.values)
     kinds = [variable.aval for variable in call.functions[0].jaxpr.outvars]
@@ -50,11 +50,11 @@ def propagate(
         call,
         operands,
         region,
-        [there.space for there in regions],
+        [place.space for place in regions],
         plan.name,
     )
     for function, closed, there, own in zip(
-        call.functions, all_closed, regions, given, strict=True
+        call.functions, all_closed, regions, of_senders, strict=True
     ):
         inputs = [
             *closed,
@@ -88,7 +88,7 @@ def _rows_of_senders(
     """Sends the nodes' rows to the edges: by kind of edge, each row's value by number; `places` are the places of the edges, and of the nodes."""
     regions, nodes = places
     dimension = nodes.space.dimension
-    given: list[dict[int, Value]] = [{} for _ in regions]
+    of_senders: list[dict[int, Value]] = [{} for _ in regions]
     types = [variable.aval for variable in call.functions[0].jaxpr.invars]
     for group in by_dtype(types):
         values = [row.element for i in group if isinstance(row := rows[i], Elements)]
@@ -106,9 +106,9 @@ def _rows_of_senders(
             regions,
             f"{plan.name}/senders",
         )
-        for own, out in zip(given, outputs, strict=True):
-            own |= {i: Computed(out, part) for part, i in enumerate(group)}
-    return given
+        for of_kind, out in zip(of_senders, outputs, strict=True):
+            of_kind |= {i: Computed(out, part) for part, i in enumerate(group)}
+    return of_senders
 
 
 def _sum_at_nodes(
@@ -127,16 +127,16 @@ def _sum_at_nodes(
     for group_members in by_dtype(types, members):
         kinds = [types[i] for i in group_members]
         flows = []
-        for results, there in zip(sent, regions, strict=True):
+        for results, place in zip(sent, regions, strict=True):
             flow = low.pack(
                 [results[i] for i in group_members],
                 kinds,
-                there,
-                there.space.dimension,
+                place,
+                place.space.dimension,
                 call.line,
             )
             flows.append(
-                payload_notes.refresh_states(low.draft, flow, there.space.dimension, call.line)
+                payload_notes.refresh_states(low.draft, flow, place.space.dimension, call.line)
             )
         total = edge_plans.collect(low.draft, flows, plan, nodes, f"{plan.name}/receivers")
         for part, i in enumerate(group_members):

@@ -152,7 +152,7 @@ def _decision(
             *(getattr(s, one) for one in fields),
         )
 
-    def make(flow: Flow, there: Region) -> list[Flow]:
+    def make(flow: Flow, inside: Region) -> list[Flow]:
         sent = asked.route(flow)
         called = low.draft.name(name)
 
@@ -169,8 +169,8 @@ def _decision(
                 name=called,
             )
 
-        each = low.draft.control(there, flow.types, copies, flow.is_fresh)
-        places = [there.where(guard) for guard in decision.guards]
+        each = low.draft.control(inside, flow.types, copies, flow.is_fresh)
+        places = [inside.where(guard) for guard in decision.guards]
         return [
             *low.draft.split(each, chosen, places, word),
             each,

@@ -188,12 +188,12 @@ class _AskingPlace:
         init: Sequence[Value],
     ) -> list[Value]:
         """Makes the place's values, to be connected later; and the values from `init`."""
-        own = [self._where_without(low, value) for value in init]
+        starts = [self._where_without(low, value) for value in init]
         values: dict[int, Value] = {}
         for group in self.recursion.groups:
             kinds = [self.recursion.types[i] for i in group]
             first = low.pack(
-                [own[i] for i in group],
+                [starts[i] for i in group],
                 kinds,
                 self.without,
                 f"{self.name}/init",
@@ -357,16 +357,16 @@ def asked_rows(
     """
     space = place.space
     rows = place.rows(data)
-    own = space.rows_of(data, elements, np.arange(elements.n_rows(data)))
+    places = space.rows_of(data, elements, np.arange(elements.n_rows(data)))
     numbers = number.of(data).astype(np.int64)
     if rows is not None:
-        own = own[rows]
+        places = places[rows]
         numbers = numbers[rows]
-    parents = elements.parents(data)[own]
+    parents = elements.parents(data)[places]
     n = elements.lengths(data)[parents]
     for wrong in np.flatnonzero(numbers >= n)[:1]:
-        where = f"{line}, instance {elements.instances(data)[own[wrong]]}"
+        where = f"{line}, instance {elements.instances(data)[places[wrong]]}"
         raise DataError(
             where, f"an element below {n[wrong]}, or a negative number", f"{numbers[wrong]}", _MEND
         )
-    return own, elements.starts(data)[parents] + numbers
+    return places, elements.starts(data)[parents] + numbers

@@ -258,14 +258,14 @@ def _inputs_of_nodes(
         name,
     )
     guards = tree.guards(low.number("leaf"))
-    given = [
+    inputs = [
         [*closed_branch, *rows],
         [*closed_leaf, *rows],
     ]
     for_branch, for_leaf = route_values(
         low,
         [branch, leaf],
-        given,
+        inputs,
         guards,
         name,
         call.line,
@@ -413,15 +413,15 @@ def _values_of_children(
       n: How many values a state has.
       arity: Children of each branch; None where it differs.
     """
-    found: dict[int, Value] = {}
+    of_children: dict[int, Value] = {}
     for climb in climbs:
         for k, flow in enumerate(climb.below):
             for i, value in _values_in(flow, climb.group).items():
                 if arity:
-                    found[k * n + i] = value
+                    of_children[k * n + i] = value
                 else:
-                    found[i] = Elements(flow.region.space, value)
-    return [found[i] for i in range(len(found))]
+                    of_children[i] = Elements(flow.region.space, value)
+    return [of_children[i] for i in range(len(of_children))]
 
 
 @MESSAGE_RULES.of(SCAN_TREE)

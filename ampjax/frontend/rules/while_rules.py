@@ -253,13 +253,13 @@ class _Rounds:
     def begin(
         self,
         start: Flow,
-        there: Region,
+        place: Region,
     ) -> tuple[Flow, Flow]:
         """Begins the first round.
 
         Args:
           start: The messages.
-          there: Where they are in a round.
+          place: Where they are in a round.
 
         Returns:
           The messages of the first round, and those of each.
@@ -273,8 +273,8 @@ class _Rounds:
                 **{space.index: 0},
             )
 
-        first = draft.relabel(start, there, number, f"{self.name}/first", start.is_fresh)
-        return first, draft.loop(there, start.types, self.name, start.is_fresh)
+        first = draft.relabel(start, place, number, f"{self.name}/first", start.is_fresh)
+        return first, draft.loop(place, start.types, self.name, start.is_fresh)
 
     def ask(self, answer: Computed, inner: Region) -> None:
         """Notes the value that decides whether the loop goes on.
@@ -337,9 +337,9 @@ class _Rounds:
     def _may_go_on(self, s: State) -> Any:
         return getattr(s, self._space.index) + 1 < self._call.options["most"]
 
-    def _go_around(self, flow: Flow, there: Region) -> list[Flow]:
+    def _go_around(self, flow: Flow, place: Region) -> list[Flow]:
         """Sends messages to each round unchanged."""
-        first, loop = self.begin(flow, there)
+        first, loop = self.begin(flow, place)
         loop.is_late = False
         if self._asked is None:
             self._waiting.append((first, loop))

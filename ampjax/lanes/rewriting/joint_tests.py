@@ -82,12 +82,12 @@ def _joint(
 
     def turn(carry: Values) -> Values:
         goes_on = loop.test(asked, carry)
-        found = []
+        answers = []
         for new, old in zip(loop.body(closed, carry), carry, strict=True):
             wide = (1,) * (new.ndim - goes_on.ndim)
             mask = goes_on.reshape(goes_on.shape + wide)
-            found.append(jnp.where(mask, new, old))
-        return found
+            answers.append(jnp.where(mask, new, old))
+        return answers
 
     return lax.while_loop(
         lambda carry: jnp.any(loop.test(asked, carry)),

@@ -33,7 +33,7 @@ PAIR.multiple_results = True
 def linear_pair(
     function: Linear,
     transpose: Linear,
-    given: Sequence[Any],
+    operands: Sequence[Any],
     linear: Sequence[Any],
     results: Sequence[Any],
 ) -> list[Any]:
@@ -42,7 +42,7 @@ def linear_pair(
     Args:
       function: The function.
       transpose: Its transpose: from what is given and cotangents of the results to those of what it is linear in.
-      given: What both are given beside.
+      operands: What both are given beside.
       linear: What the function is linear in.
       results: Types of the results.
 
@@ -50,11 +50,11 @@ def linear_pair(
       `function(given, linear)`.
     """
     return PAIR.bind(
-        *given,
+        *operands,
         *linear,
         function=function,
         transpose=transpose,
-        n_given=len(given),
+        n_given=len(operands),
         results=tuple(ShapedArray(kind.shape, kind.dtype) for kind in results),
     )
 
@@ -128,12 +128,12 @@ def changes_by_pair(
     )
 
     def forward(
-        given: Sequence[Any],
+        operands: Sequence[Any],
         changes: Sequence[Any],
     ) -> Sequence[Any]:
-        floats = parts.of(function, given)
-        _, found = jax.jvp(floats, parts.own(given), tuple(changes))
-        return found
+        floats = parts.of(function, operands)
+        _, derivative = jax.jvp(floats, parts.own(operands), tuple(changes))
+        return derivative
 
     found = linear_pair(
         forward,
@@ -194,8 +194,8 @@ def derivative(
       tangents: Their changes.
     """
     with _differentiated():
-        _, found = jax.jvp(function, tuple(primals), tuple(tangents))
-        return found
+        _, tangents_out = jax.jvp(function, tuple(primals), tuple(tangents))
+        return tangents_out
 
 
 @contextmanager
@@ -228,7 +228,7 @@ def _transpose(
     n_given: int,
     results: Sequence[Any],
 ) -> list[Any]:
-    given = args[:n_given]
+    operands = args[:n_given]
     linear = args[n_given:]
     seeds = []
     for ct, kind in zip(cotangents, results, strict=True):
@@ -244,8 +244,8 @@ def _transpose(
     for x in linear:
         aval: Any = x.aval if ad.is_undefined_primal(x) else jax.typeof(x)
         kinds.append(ShapedArray(aval.shape, aval.dtype))
-    found = PAIR.bind(
-        *given,
+    transposed = PAIR.bind(
+        *operands,
         *seeds,
         function=transpose,
         transpose=function,
@@ -253,7 +253,7 @@ def _transpose(
         results=tuple(kinds),
     )
     wanted = []
-    for x, ct in zip(linear, found, strict=True):
+    for x, ct in zip(linear, transposed, strict=True):
         wanted.append(ct if ad.is_undefined_primal(x) else None)
     return [None] * n_given + wanted
 
@@ -293,7 +293,7 @@ def _batch(
                 (size, *x.shape),
             )
         )
-    found = PAIR.bind(
+    outputs = PAIR.bind(
         *moved[:n_given],
         *linear,
         function=_mapped(function, of_given),
@@ -301,7 +301,7 @@ def _batch(
         n_given=n_given,
         results=tuple(ShapedArray((size, *kind.shape), kind.dtype) for kind in results),
     )
-    return found, [0] * len(found)
+    return outputs, [0] * len(outputs)
 
 
 def _mapped(
@@ -311,7 +311,7 @@ def _mapped(
     """A function under `vmap`."""
 
     def mapped(
-        given: Sequence[Any],
+        operands: Sequence[Any],
         linear: Sequence[Any],
     ) -> Sequence[Any]:
         each = lambda given, linear: list(
@@ -321,7 +321,7 @@ def _mapped(
             )
         )
         return jax.vmap(each, in_axes=(of_given, 0))(
-            tuple(given),
+            tuple(operands),
             tuple(linear),
         )
 

@@ -187,13 +187,13 @@ def _loop(eqn: Any, run: Run) -> WhileLoop:
 
 def _typed(values: Values, atoms: Sequence[Any]) -> Values:
     """Returns values of atoms, of literals with the dtype."""
-    found = []
+    typed = []
     for value, atom in zip(values, atoms, strict=True):
         if isinstance(atom, jex.Literal):
             aval: Any = atom.aval
             value = np.asarray(value, aval.dtype)
-        found.append(value)
-    return found
+        typed.append(value)
+    return typed
 
 
 def _while(
@@ -213,8 +213,8 @@ def _scan(
     n = len(init)
 
     def step(carry: Any, row: Any) -> Any:
-        found = run(eqn.params["jaxpr"], [*closed, *carry, *row])
-        return found[:n], found[n:]
+        results = run(eqn.params["jaxpr"], [*closed, *carry, *row])
+        return results[:n], results[n:]
 
     carry, stacked = lax.scan(
         step,

@@ -52,26 +52,26 @@ def run_alone(
     Returns:
       Values of its outputs.
     """
-    kept = set(_choices_of_host(jaxpr))
+    on_host = set(_choices_of_host(jaxpr))
 
     def rule(
         eqn: Any,
         values: Values,
         run: Run,
     ) -> Sequence[Any]:
-        if eqn.outvars[0] in kept:
+        if eqn.outvars[0] in on_host:
             return bind(eqn, values)
 
         def compute(*operands: Any) -> Values:
-            found = eqn.primitive.impl(*operands, **eqn.params)
+            results = eqn.primitive.impl(*operands, **eqn.params)
             if eqn.primitive.multiple_results:
-                return list(found)
-            return [found]
+                return list(results)
+            return [results]
 
         # what the primitive does without `jax.vmap` may hold more of such equations
         inside = jax.make_jaxpr(compute)(*values)
         body, _ = opened(inside)
-        kept.update(_choices_of_host(body))
+        on_host.update(_choices_of_host(body))
         return run(inside, values)
 
     rules = {
@@ -115,10 +115,10 @@ def _choices_of_host(jaxpr: Any) -> Iterator[Any]:
     """Yields variables of looks that choose whether the host is called for all: variables that only such calls read."""
     for look in jaxpr.eqns:
         if look.primitive.name in LOOKS:
-            (told, *_) = look.outvars
-            readers = list(_readers(jaxpr, told))
+            (answer, *_) = look.outvars
+            readers = list(_readers(jaxpr, answer))
             if readers and all(map(calls_host_once, readers)):
-                yield told
+                yield answer
         for body in inner(look):
             yield from _choices_of_host(body)
 

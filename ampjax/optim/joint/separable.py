@@ -66,8 +66,8 @@ def _is_separable(
     alone = functools.lru_cache(maxsize=None)(functools.partial(_describe_alone, tx))
     n = len(leaves)
     first = 0
-    for own in nodes.values():
-        mine, inner = jax.tree.flatten(own)
+    for node in nodes.values():
+        mine, inner = jax.tree.flatten(node)
         wanted = []
         for i in range(STEPS * n):
             wanted.append(i % n in range(first, first + len(mine)))
@@ -110,7 +110,7 @@ def _updates(tx: Any, trees: Sequence[Tree]) -> list[Tree]:
     params, *gradients = trees
     step = with_extra_arguments(tx)
     state = tx.init(params)
-    found = []
+    per_group = []
     for gradient in gradients:
         updates, state = step.update(
             gradient,
@@ -118,8 +118,8 @@ def _updates(tx: Any, trees: Sequence[Tree]) -> list[Tree]:
             params,
             staleness=jnp.float32(0),
         )
-        found.append(updates)
-    return found
+        per_group.append(updates)
+    return per_group
 
 
 def _content(

@@ -155,7 +155,7 @@ def _renew(
             jax.lax.cond(
                 is_due,
                 lambda c, _: jnp.linalg.eigh(c)[1],
-                lambda _, kept: kept,
+                lambda _, old_basis: old_basis,
                 covariance,
                 basis,
             ),

@@ -48,18 +48,18 @@ def bounded_staleness(
         **extra: Any,
     ) -> tuple[Any, Any]:
         is_fresh = staleness_of("bounded_staleness", staleness) <= most
-        made, new = inner_tx.update(
+        steps, new = inner_tx.update(
             updates,
             state,
             params,
             staleness=staleness,
             **extra,
         )
-        made = jax.tree.map(
+        steps = jax.tree.map(
             lambda u: jnp.where(is_fresh, u, jnp.zeros_like(u)),
-            made,
+            steps,
         )
-        return made, jax.tree.map(
+        return steps, jax.tree.map(
             lambda a, b: jnp.where(is_fresh, a, b),
             new,
             state,

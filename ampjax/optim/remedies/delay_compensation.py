@@ -106,7 +106,7 @@ def compensate_delay(
             )
         ).astype(jnp.int32)
         stale = jax.tree.map(
-            lambda kept: kept[(state.step - age) % (most + 1)],
+            lambda stored: stored[(state.step - age) % (most + 1)],
             history,
         )
         mean_square = None
@@ -121,13 +121,13 @@ def compensate_delay(
                 lambda m: scale / jnp.sqrt(m + 1e-7),
                 mean_square,
             )
-        made = jax.tree.map(
+        corrected = jax.tree.map(
             lambda g, b, p, s: (g + b * g * g * (p - s)).astype(g.dtype),
             grads,
             by,
             params,
             stale,
         )
-        return made, CompensationState(state.step + 1, history, mean_square)
+        return corrected, CompensationState(state.step + 1, history, mean_square)
 
     return transform(init, update)

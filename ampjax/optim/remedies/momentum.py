@@ -60,12 +60,12 @@ def compensate_spikes(momentum: float = 0.9) -> optax.GradientTransformationExtr
             grads,
             state.trace,
         )
-        made = jax.tree.map(
+        corrected = jax.tree.map(
             lambda g, v: (a * v + b * g).astype(g.dtype),
             grads,
             trace,
         )
-        return made, optax.TraceState(trace)
+        return corrected, optax.TraceState(trace)
 
     return transform(init, update)
 

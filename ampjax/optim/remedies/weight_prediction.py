@@ -87,13 +87,13 @@ def predict_weights(
             **extra,
         )
         trained = optax.apply_updates(state.params, step)
-        made = jax.tree.map(
+        predicted_params = jax.tree.map(
             lambda w, d, seen: (w - seen + ahead * d).astype(seen.dtype),
             trained,
             step,
             params,
         )
-        return made, PredictionState(trained, inner)
+        return predicted_params, PredictionState(trained, inner)
 
     return transform(init, update)
 

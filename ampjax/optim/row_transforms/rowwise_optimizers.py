@@ -109,12 +109,12 @@ def rowwise_adagrad(
             updates,
             state.sum_of_squares,
         )
-        made = jax.tree.map(
+        steps = jax.tree.map(
             lambda g, s: _over_root(g, s, eps),
             updates,
             sums,
         )
-        return made, RowwiseAdagradState(sums)
+        return steps, RowwiseAdagradState(sums)
 
     return optax.chain(
         optax.GradientTransformation(init, update),
@@ -188,13 +188,13 @@ def rowwise_adam(
                 b1,
                 count,
             )
-        made = jax.tree.map(
+        steps = jax.tree.map(
             lambda g, m, v: _over_root(m, v, eps).astype(g.dtype),
             updates,
             first,
             second,
         )
-        return made, RowwiseAdamState(count, mu, nu)
+        return steps, RowwiseAdamState(count, mu, nu)
 
     return optax.chain(
         optax.GradientTransformation(init, update),
@@ -246,12 +246,12 @@ def rowwise_rmsprop(
     ) -> tuple[Tree, RowwiseRmspropState]:
         del params
         nu = _decayed(updates, state.nu, decay)
-        made = jax.tree.map(
+        steps = jax.tree.map(
             lambda g, v: _over_root(g, v, eps),
             updates,
             nu,
         )
-        return made, RowwiseRmspropState(nu)
+        return steps, RowwiseRmspropState(nu)
 
     return optax.chain(
         optax.GradientTransformation(init, update),
@@ -298,12 +298,12 @@ def scale_rows() -> optax.GradientTransformation:
         params: Tree = None,
     ) -> tuple[Tree, ScaleRowsState]:
         del params
-        made = jax.tree.map(
+        steps = jax.tree.map(
             lambda u, f: (u * _by_row(f, u)).astype(u.dtype),
             updates,
             state.factors,
         )
-        return made, state
+        return steps, state
 
     return optax.GradientTransformation(init, update)
 

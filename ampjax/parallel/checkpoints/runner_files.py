@@ -643,8 +643,8 @@ def _check_dtypes(
     wanted |= tables
     dtypes = {path: dtype for path, dtype, _ in facts["leaves"]}
     for number, path in enumerate(facts["tables"]):
-        kept = table_files.read_manifest(folder / _table(number), dtype=str)["dtype"]
-        dtypes[path] = parameter_dtype(kept)
+        saved_dtype = table_files.read_manifest(folder / _table(number), dtype=str)["dtype"]
+        dtypes[path] = parameter_dtype(saved_dtype)
     for path, dtype in wanted.items():
         if dtypes.get(path, str(dtype)) != str(dtype):
             fix = (

@@ -43,14 +43,18 @@ def _gather_rows(
     axis = operand.axis
     if axis in numbers.operand_batching_dims:
         number = list(numbers.operand_batching_dims).index(axis)
-        own = numbers.start_indices_batching_dims[number]
-        if (indices.kind, indices.axis, indices.order) == ("rows", own, operand.order):
-            return _rows(operand, _batch_axes(pair), own, operand.order)
+        indices_axis = numbers.start_indices_batching_dims[number]
+        if (indices.kind, indices.axis, indices.order) == ("rows", indices_axis, operand.order):
+            return _rows(operand, _batch_axes(pair), indices_axis, operand.order)
         return None
     if axis in numbers.start_index_map:
-        own = _own_place(indices, list(numbers.start_index_map).index(axis))
+        indices_axis = _own_place(indices, list(numbers.start_index_map).index(axis))
         is_one = axis in numbers.collapsed_slice_dims and not operand.order
-        return _rows(operand, _batch_axes(pair), own) if is_one and own is not None else None
+        return (
+            _rows(operand, _batch_axes(pair), indices_axis)
+            if is_one and indices_axis is not None
+            else None
+        )
     if indices.kind != "same" or pair.params["slice_sizes"][axis] != pair.shape()[axis]:
         return None
     windows = _windows(pair, numbers.collapsed_slice_dims)
@@ -122,19 +126,19 @@ def _written_axis(
     axis = operand.axis
     if axis in numbers.operand_batching_dims:
         number = list(numbers.operand_batching_dims).index(axis)
-        own = numbers.scatter_indices_batching_dims[number]
-        is_same = (indices.kind, indices.axis) == ("rows", own)
-        return _outer_axes(pair)[own] if is_same else None
+        indices_axis = numbers.scatter_indices_batching_dims[number]
+        is_same = (indices.kind, indices.axis) == ("rows", indices_axis)
+        return _outer_axes(pair)[indices_axis] if is_same else None
     if axis in numbers.scatter_dims_to_operand_dims:
-        own = _own_place(indices, list(numbers.scatter_dims_to_operand_dims).index(axis))
-        if own is None or axis not in numbers.inserted_window_dims:
+        indices_axis = _own_place(indices, list(numbers.scatter_dims_to_operand_dims).index(axis))
+        if indices_axis is None or axis not in numbers.inserted_window_dims:
             return None
-        return _outer_axes(pair)[own]
+        return _outer_axes(pair)[indices_axis]
     windows = _windows(pair, numbers.inserted_window_dims)
     if indices.kind != "same" or axis not in windows:
         return None
-    own = numbers.update_window_dims[windows.index(axis)]
-    return own if pair.shape(2)[own] == pair.shape()[axis] else None
+    indices_axis = numbers.update_window_dims[windows.index(axis)]
+    return indices_axis if pair.shape(2)[indices_axis] == pair.shape()[axis] else None
 
 
 def _into_one(

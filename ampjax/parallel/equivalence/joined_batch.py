@@ -93,7 +93,9 @@ class JoinedBatch:
             raise Skipped(
                 "rows of a packed batch refer to each other, so each part is a batch of its own"
             )
-        if any(varies and not own for varies, own in zip(self.varies, self.are_rows, strict=True)):
+        if any(
+            varies and not is_row for varies, is_row in zip(self.varies, self.are_rows, strict=True)
+        ):
             raise Skipped(
                 "the parts differ in a scalar or in a single random key, so there is no joined batch"
             )

@@ -58,7 +58,7 @@ class Proof:
         self._n_params = len(part.leaves)
         self._traced = part, whole
         self._scales = [Fraction(scale) for scale in scales]
-        leaves = [Cut("rows") if own else SAME for own in are_rows]
+        leaves = [Cut("rows") if is_rows else SAME for is_rows in are_rows]
         self._cuts = [*[SAME] * self._n_params, *leaves]
         self._asked: list[tuple[Any, Any]] = []
         self._verdicts: dict[tuple[Value, ...], ProofVerdict] = {}

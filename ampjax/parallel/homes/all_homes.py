@@ -131,8 +131,8 @@ class VariableHomes:
             for path, (first, end) in stack.spans.items():
                 names = [states.names[place] for place in states.places(path)]
                 state = []
-                for of_rule, own in zip(table.rule.state, names, strict=True):
-                    state.append(replace(of_rule, name=own))
+                for of_rule, state_name in zip(table.rule.state, names, strict=True):
+                    state.append(replace(of_rule, name=state_name))
                 result[path] = TablePart(table, first, end, tuple(state))
         results = {}
         for path in self.split.params.names:
@@ -171,10 +171,10 @@ class VariableHomes:
                 self.split.state.fill([leaves.get(name, old) for name, old in shared.items()]),
             )
         for path, part in self.parts().items():
-            own = [leaves.get(state.name) for state in part.state]
-            if any(new is not None for new in own):
+            values = [leaves.get(state.name) for state in part.state]
+            if any(new is not None for new in values):
                 states = []
-                for old, new in zip(part.arrays()[1:], own, strict=True):
+                for old, new in zip(part.arrays()[1:], values, strict=True):
                     states.append(old if new is None else new)
                 for table in self.rows[self._table_of(path)].tables:
                     table.set_state(part.first, states)

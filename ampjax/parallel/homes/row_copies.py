@@ -67,8 +67,8 @@ class RowsOnEveryMachine:
           servers: Not used: each machine has its own.
         """
         del servers
-        for table, own in zip(self.tables, self._servers, strict=True):
-            table.resplit(partitions, in_turn(own, partitions))
+        for table, row_servers in zip(self.tables, self._servers, strict=True):
+            table.resplit(partitions, in_turn(row_servers, partitions))
 
     def pull(
         self,

@@ -91,8 +91,8 @@ def split_and_stack(
         is_spread = config.run_option == "ar" or n_partitions >= len(resources.servers)
         for path in group.paths:
             apart = group.label if is_spread else path
-            kept = row_dtype_of(config.row_dtype, text[path])
-            kinds[path] = kinds[path], kept, apart, readings.of_variable(path, batch)
+            narrow = row_dtype_of(config.row_dtype, text[path])
+            kinds[path] = kinds[path], narrow, apart, readings.of_variable(path, batch)
     return split_optimizer(tx, program, params, kinds, config.check_finite)
 
 

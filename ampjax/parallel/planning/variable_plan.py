@@ -445,14 +445,14 @@ def _choice(
     homes: Mapping[str, TableOrDense],
     config: ParallaxConfig,
     is_continued: bool,
-    kept: str | None,
+    narrow: str | None,
 ) -> str:
     path = variable.path
     home = "server" if config.dense_at_servers else "allreduce"
     if path in tables:
         home = "table on every machine" if config.run_option == "ar" else "table at servers"
-        if kept is not None:
-            home = f"{home}, rows in {kept}"
+        if narrow is not None:
+            home = f"{home}, rows in {narrow}"
     if is_continued and path in homes and homes[path].is_table != (path in tables):
         return f"{home}: {AS_SAVED}"
     if path in tables:

@@ -324,16 +324,16 @@ class SparseStep(HomedStep):
             workers,
             self.readings.for_batch(parts[0], from_host=True),
         )
-        given = batch_rows.inputs(
+        operands = batch_rows.inputs(
             len(parts),
             self.loss,
             pulled,
             self._sizes,
         )
         if not self.reduction.gather:  # only an AllGatherv sends ids from device to device
-            given = [inputs_of._replace(ids={}) for inputs_of in given]
+            operands = [inputs_of._replace(ids={}) for inputs_of in operands]
         inputs = spread_inputs(
-            [(*inputs_of, part) for inputs_of, part in zip(given, parts, strict=True)],
+            [(*inputs_of, part) for inputs_of, part in zip(operands, parts, strict=True)],
             self.devices,
         )
         return (self.homes.dense.pull(), *inputs), pulled, workers

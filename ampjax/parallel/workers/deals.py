@@ -132,8 +132,8 @@ class Dealer:
             updates[path] = [table.expect() for table in self._homes.rows[path].tables]
         tables: dict[int, dict[str, RowWork]] = {replica: {} for replica in share_of}
         for path, each in rows.items():
-            own = dict(zip(share_of, each, strict=True))
-            of_table = self._row_work(path, own, readings, updates[path], after)
+            by_table = dict(zip(share_of, each, strict=True))
+            of_table = self._row_work(path, by_table, readings, updates[path], after)
             for replica, work in of_table.items():
                 tables[replica][path] = work
         number = self._group.next_number()

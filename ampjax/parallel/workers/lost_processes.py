@@ -35,9 +35,9 @@ def cause_of(
         of_host = {i: ends for i, host in enumerate(hosts) if (ends := _ending(host)) is not None}
         # What a killed process takes along fails or aborts; the cause may be noticed a little later than that.
         causes = {
-            i: found
-            for i, found in of_host.items()
-            if isinstance(found, _CAUSES) and "SIGABRT" not in found.got
+            i: reason
+            for i, reason in of_host.items()
+            if isinstance(reason, _CAUSES) and "SIGABRT" not in reason.got
         }
         if causes or time.monotonic() > start + _CAUSE_S:
             break

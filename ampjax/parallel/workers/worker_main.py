@@ -55,10 +55,10 @@ def _work(
     replica = context.number - n_servers
     n = len(context.names) - n_servers if is_sync else 1  # how many have one program
     _join(context, n_servers, replica, n, devices[replica])
-    made = cloudpickle.loads(
+    built = cloudpickle.loads(
         program
     )  # after the others were joined: what is in it may use JAX's devices
-    for name, value in made.jax_settings.items():
+    for name, value in built.jax_settings.items():
         jax.config.update(name, value)
     firsts: dict[int, Any] = {}
     for device in jax.devices():
@@ -67,7 +67,7 @@ def _work(
     if n == 1 and firsts[0].platform != "cpu":
         firsts = {0: jax.local_devices()[devices[replica]]}
     everywhere = [firsts[i] for i in range(n)]
-    Worker(made, replica, everywhere[replica % n], everywhere, servers).serve(context.driver)
+    Worker(built, replica, everywhere[replica % n], everywhere, servers).serve(context.driver)
 
 
 def _join(

@@ -106,13 +106,13 @@ class WorkersStep(HomedStep):
         self._dealer.note_gathered(deal)
         if self.check_finite:
             if self._at_servers:
-                losses = [own.loss for own in done]
+                losses = [result.loss for result in done]
             else:
                 losses = done[0].loss
             require_finite(
                 number,
                 lambda: losses,
-                np.stack([own.finite for own in done]),
+                np.stack([answer.finite for answer in done]),
                 self.like()[0],
             )
         for replica, of_replica in enumerate(done):
@@ -199,7 +199,7 @@ class WorkersStep(HomedStep):
         """Converts the reduced gradients to the form of their home."""
         if (home := self._at_servers) is not None:
             structure = jax.tree.structure(self.like()[0])
-            trees = [jax.tree.unflatten(structure, own.grads) for own in done]
+            trees = [jax.tree.unflatten(structure, result.grads) for result in done]
             return home.sum_of(list(zip(self.resources.homes, trees, strict=True)))
         assert self._at_workers is not None
         self._at_workers.note_step(done[0].shared)

@@ -108,9 +108,9 @@ def _custom_jvp(
             tangents[0],
             primals[1],
         )
-        given = iter(outs[len(zeros) :])
+        rest = iter(outs[len(zeros) :])
         return outs[: len(zeros)], [
-            _zero_tangent(out) if zero else next(given)
+            _zero_tangent(out) if zero else next(rest)
             for out, zero in zip(outs, zeros, strict=False)
         ]
 

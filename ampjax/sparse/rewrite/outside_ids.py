@@ -53,7 +53,9 @@ class OutsideIds:
     def __init__(self, split: SplitLoss):
         traced = split.traced
         self._reads = follow(traced, split.axes).reads
-        self._paths = {read: traced.leaves[found.leaf].path for read, found in self._reads.items()}
+        self._paths = {
+            read: traced.leaves[leaf_read.leaf].path for read, leaf_read in self._reads.items()
+        }
         sites = {
             (*read, axis): found.leaf
             for read, found in self._reads.items()

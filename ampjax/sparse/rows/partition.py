@@ -240,8 +240,8 @@ class Selection:
         for shape, dtype in self.parts[0][0].types.arrays:
             result.append(aligned_empty((size, *shape), dtype))
         for (part, local), start, end in zip(self.parts, [0, *self.ends], self.ends, strict=False):
-            own = [rows[start:end] for rows in result]
-            part.take(local, own)
+            rows_here = [rows[start:end] for rows in result]
+            part.take(local, rows_here)
         for rows in result:
             rows[len(self) :] = rows[len(self) - 1]
         return result
@@ -258,8 +258,8 @@ class Selection:
           version: How many updates they have seen now.
         """
         for (part, local), start, end in zip(self.parts, [0, *self.ends], self.ends, strict=False):
-            own = [rows[start:end] for rows in new]
-            part.update(local, own, version)
+            rows_here = [rows[start:end] for rows in new]
+            part.update(local, rows_here, version)
 
     def seen(self) -> np.ndarray | None:
         """The number of updates that each row has seen, `[len(self)]`; None where rows don't catch up."""

@@ -340,10 +340,10 @@ class ServerPart:
 
     def _require_finite(self, job: RowJob, new: np.ndarray) -> None:
         """Checks new rows, padded, where gradients were not checked, or rows have no code for infinity."""
-        own = new[: len(job.rows)]
-        if not np.isfinite(own).all():
+        new_rows = new[: len(job.rows)]
+        if not np.isfinite(new_rows).all():
             refuse_new_rows(
-                own,
+                new_rows,
                 np.concatenate(job.grads),
                 self._row_ids(job.rows),
                 self._types.row_name,

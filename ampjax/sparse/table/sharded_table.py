@@ -351,8 +351,8 @@ class Table:
                 1,
                 stored=True,
             ):
-                own = slice(start - first, start - first + len(rows))
-                block = start, [rows, *[state[own] for state in states]]
+                span = slice(start - first, start - first + len(rows))
+                block = start, [rows, *[state[span] for state in states]]
                 self._shards.fill([block], stored=True)
             self._origin = object()
 
@@ -581,11 +581,11 @@ class Table:
         """
         self._require_unshared("resplit")
         partitions = checked_partitions(partitions, self.n_rows)
-        kept = self._settings
+        old_settings = self._settings
         if servers is None:
-            settings = kept
+            settings = old_settings
         else:
-            settings = replace(kept, partitions=partitions, servers=servers)
+            settings = replace(old_settings, partitions=partitions, servers=servers)
         with self._connection.lock:
             old = self._shards
             shards = Shards(settings, partitions, self._connection, old.history())
@@ -817,12 +817,12 @@ class Table:
             raise TableError(f"{folder}", expected, "something else", fix)
         ids, *rows = arrays
         shared_folder = self._connection.shared
-        own = np.ones(len(ids), bool)
+        is_own = np.ones(len(ids), bool)
         if shared_folder is not None:
-            own = shared_folder.is_writable(ids + first)
-        if own.any():
-            changed = form.rows([array[own] for array in rows])
-            self._shards.assign(ids[own] + first, changed, stored=form.is_kept)
+            is_own = shared_folder.is_writable(ids + first)
+        if is_own.any():
+            changed = form.rows([array[is_own] for array in rows])
+            self._shards.assign(ids[is_own] + first, changed, stored=form.is_kept)
 
     def _are_changes(
         self,
@@ -968,9 +968,11 @@ def _are_facts(
     facts: Mapping[str, Any],
 ) -> bool:
     """Tells whether a saved table has the facts of another; rows in eight bits count as float32."""
-    there = {name: saved.get(name) for name in facts}
-    read = parameter_dtype(str(there["dtype"]))
-    return read == parameter_dtype(facts["dtype"]) and there | {"dtype": facts["dtype"]} == facts
+    saved_facts = {name: saved.get(name) for name in facts}
+    read = parameter_dtype(str(saved_facts["dtype"]))
+    return (
+        read == parameter_dtype(facts["dtype"]) and saved_facts | {"dtype": facts["dtype"]} == facts
+    )
 
 
 def _check_mode(settings: TableSettings, rule: RowRule) -> None:

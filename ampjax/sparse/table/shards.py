@@ -199,8 +199,8 @@ class Shards:
         """
         shared = self.connection.shared
         partitions = range(self.layout.n_partitions) if shared is None else shared.writable("fill")
-        for start, given in rows:
-            block = given if stored else self._as_stored(given)
+        for start, values in rows:
+            block = values if stored else self._as_stored(values)
             stop = start + len(block[0])
             within = {}
             for p in partitions:
@@ -233,8 +233,8 @@ class Shards:
         order, spans, local = self.layout.group(ids)
         work = {}
         for p, span in spans:
-            own = order[span]
-            work[p] = (local[span], [array[own] for array in arrays])
+            places = order[span]
+            work[p] = (local[span], [array[places] for array in arrays])
         by_server = self.place.by_server(work)
         with self.connection.writing(ids):
             self.ask({server: ("assign", rows) for server, rows in by_server.items()})

@@ -180,20 +180,20 @@ class SharedFolder:
         Args:
           forget: Whether they are forgotten.
         """
-        found = [np.zeros(0, _COUNT)]
+        counts = [np.zeros(0, _COUNT)]
         with _gate(self.path):
             for process in range(self._sharing.n_processes):
                 before = self.path / f"{process}.cut"
                 if before.exists():
-                    found.append(np.frombuffer(before.read_bytes(), _COUNT))
+                    counts.append(np.frombuffer(before.read_bytes(), _COUNT))
                 is_gone = process != self._sharing.process and not self._has_lock(process)
                 if is_gone:
-                    found.append(self._noted(process))
+                    counts.append(self._noted(process))
                 if forget:
                     before.unlink(missing_ok=True)
                     if is_gone:
                         (self.path / f"{process}.writing").unlink(missing_ok=True)
-        return np.unique(np.concatenate(found))
+        return np.unique(np.concatenate(counts))
 
     def _noted(self, process: int) -> np.ndarray:
         """The rows that a process has noted."""
@@ -371,16 +371,16 @@ def needing_rights(folder: str | Path) -> Iterator[None]:
 
 
 def _check_same(folder: Path, facts: Mapping[str, Any]) -> None:
-    there = shared_facts(folder)
+    facts_there = shared_facts(folder)
     differing = []
     for name, value in facts.items():
-        if name not in _OF_EACH_PROCESS and there.get(name) != value:
+        if name not in _OF_EACH_PROCESS and facts_there.get(name) != value:
             differing.append(name)
     if differing:
         name = differing[0]
         raise TableError(
             f"{folder}, {name}",
-            f"those of the table that is there, {there.get(name)!r:.120}",
+            f"those of the table that is there, {facts_there.get(name)!r:.120}",
             f"{facts[name]!r:.120}",
             "Make it by the same call in all processes, or remove the folder to begin anew.",
         )

@@ -188,11 +188,11 @@ class Vocabulary:
         Raises:
           DataError: If they are no integers of 64 bits, or no strings where ids are strings.
         """
-        given = self._checked(ids)
-        numbers = given.reshape(-1)
+        id_array = self._checked(ids)
+        numbers = id_array.reshape(-1)
         if self._codes is not None:
             numbers = self._codes.find(numbers.tolist())
-        return _rows(self._ids.known.find(numbers)).reshape(given.shape)
+        return _rows(self._ids.known.find(numbers)).reshape(id_array.shape)
 
     def admit(self, ids: Any) -> tuple[np.ndarray, VocabularyChanges]:
         """Finds the rows of a batch's ids, and gives rows to new ids.
@@ -207,8 +207,8 @@ class Vocabulary:
         Raises:
           DataError: If they are no integers of 64 bits, or no strings where ids are strings. Nothing has changed then.
         """
-        given = self._checked(ids)
-        numbers = given.reshape(-1)
+        id_array = self._checked(ids)
+        numbers = id_array.reshape(-1)
         with uninterrupted():
             if self._codes is not None:
                 numbers = self._codes.give(numbers.tolist())
@@ -223,7 +223,7 @@ class Vocabulary:
             )
             self._forget_codes(admitted)
             self._note(changes, admitted)
-        return _rows(admitted.entries).reshape(given.shape), changes
+        return _rows(admitted.entries).reshape(id_array.shape), changes
 
     def _note(
         self,

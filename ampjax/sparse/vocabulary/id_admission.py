@@ -231,7 +231,7 @@ def _find_distinct(
     distinct = np.empty(len(misses), np.int64)
     counts = np.empty(len(misses), np.int64)
     places = np.empty(len(misses), np.int64)
-    found = compiled_loops().find_distinct(
+    n_distinct = compiled_loops().find_distinct(
         ids,
         misses,
         empty_slots(len(misses)),
@@ -239,4 +239,4 @@ def _find_distinct(
         counts,
         places,
     )
-    return distinct[:found], counts[:found], places
+    return distinct[:n_distinct], counts[:n_distinct], places

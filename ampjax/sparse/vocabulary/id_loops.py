@@ -257,21 +257,21 @@ def find_distinct(ids, misses, slots, distinct, counts, places):
     Returns:
       How many they are.
     """
-    found = 0
+    n_distinct = 0
     # In the order of the batch, so the same batch gives ids the same rows.
     for j in range(len(misses)):
         number = ids[misses[j]]
         slot = slot_of(slots, number)
         if slots[slot, SLOT_ENTRY] == NONE:
             slots[slot, SLOT_ID] = number
-            slots[slot, SLOT_ENTRY] = found
-            distinct[found] = number
-            counts[found] = 0
-            found += 1
+            slots[slot, SLOT_ENTRY] = n_distinct
+            distinct[n_distinct] = number
+            counts[n_distinct] = 0
+            n_distinct += 1
         place = slots[slot, SLOT_ENTRY]
         counts[place] += 1
         places[j] = place
-    return found
+    return n_distinct
 
 
 @entry

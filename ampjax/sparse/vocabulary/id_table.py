@@ -117,9 +117,9 @@ class IdTable:
           count: At most how many.
           step: Only ids that were last seen before this call.
         """
-        found = np.empty(min(count, len(self)), np.int64)
-        n_found = compiled_loops().list_oldest(self.arrays, step, found)
-        return found[:n_found]
+        oldest_rows = np.empty(min(count, len(self)), np.int64)
+        n_found = compiled_loops().list_oldest(self.arrays, step, oldest_rows)
+        return oldest_rows[:n_found]
 
     def rarest(self, count: int, step: int) -> np.ndarray:
         """Lists entries of ids that were seen least often; of equal counts the oldest first, then the lowest entry.

@@ -142,17 +142,17 @@ class BatchData:
           data: The data set.
           purpose: What it is run for.
         """
-        found = self._find(data, purpose)
-        if found is None:
+        place = self._find(data, purpose)
+        if place is None:
             like = self._latest(purpose)
             if like is None:
                 self.prepare(data, purpose)
             else:
                 self._known.remove(like)
                 self._keep(self._redrawn(data, like))
-            found = self._find(data, purpose)
-        assert found is not None
-        return found
+            place = self._find(data, purpose)
+        assert place is not None
+        return place
 
     def _redrawn(self, data: Any, like: KnownData) -> KnownData:
         """Packs a data set that was drawn anew like the one before; both may share columns.
@@ -175,18 +175,18 @@ class BatchData:
 
     def uncompiled(self) -> list[tuple[str, Batch]]:
         """Lists a batch of each shape that is known and not compiled, each beside the purpose of its run."""
-        found: dict[Any, tuple[str, Batch]] = {}
+        programs: dict[Any, tuple[str, Batch]] = {}
         for known in self._known:
             if known in self._is_whole:
                 continue
-            before = len(found)
+            before = len(programs)
             for batch in known.packed.examples():
                 key = _key(known.purpose, batch)
                 if key not in self._compiled:
-                    found[key] = known.purpose, batch
-            if len(found) == before:
+                    programs[key] = known.purpose, batch
+            if len(programs) == before:
                 self._is_whole.add(known)
-        return [*found.values()]
+        return [*programs.values()]
 
     def n_shapes(self, data: Any) -> int:
         """Counts the shapes that the batches of a data set have in training.

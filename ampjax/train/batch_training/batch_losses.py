@@ -73,14 +73,14 @@ class BatchLosses:
         Args:
           state: What `state` gave.
         """
-        found: dict[bool, dict[str, Any]] = {}
+        by_purpose: dict[bool, dict[str, Any]] = {}
         for train, name, dtype, data in state:
             pair = np.frombuffer(
                 bytes.fromhex(data),
                 dtype,
             )
-            found.setdefault(train, {})[name] = jnp.asarray(pair)
-        self._sums = {**found}
+            by_purpose.setdefault(train, {})[name] = jnp.asarray(pair)
+        self._sums = {**by_purpose}
 
 
 @jax.jit

@@ -57,11 +57,11 @@ def _of_all(outputs: BatchOutputs) -> dict[str, Predictions]:
       GraphError: If it has told none.
     """
     result = {}
-    for _, told in outputs[:1]:
-        if not told:
+    for _, outputs_of_batch in outputs[:1]:
+        if not outputs_of_batch:
             fix = "Say `amp.output(name, value)` in the model."
             raise GraphError("predict", "an output of the model", "none", fix)
-        for name, rows in told.items():
+        for name, rows in outputs_of_batch.items():
             result[name] = _of_sink(
                 outputs,
                 name,
@@ -74,9 +74,9 @@ def _of_sink(outputs: BatchOutputs, name: str, is_ragged: bool) -> Predictions:
     """The rows of one output."""
     numbers = []
     parts: list[np.ndarray] = []
-    for own, told in outputs:
-        numbers += own.tolist()
-        parts += told[name].tolist()[: len(own)]
+    for examples, reports in outputs:
+        numbers += examples.tolist()
+        parts += reports[name].tolist()[: len(examples)]
     order = np.argsort(numbers, kind="stable")
     parts = [parts[i] for i in order]
     instance = np.array(numbers)[order]

@@ -216,9 +216,9 @@ def _step_of(
 
         def total(floats: Any) -> tuple[Any, Sums]:
             # Integers among the parameters have no gradient.
-            own = {role: combine(trained[role], tree) for role, tree in floats.items()}
+            combined = {role: combine(trained[role], tree) for role, tree in floats.items()}
             params = form.whole(
-                {**fixed, **own},
+                {**fixed, **combined},
                 unread,
             )
             sums = _sums(
@@ -241,13 +241,13 @@ def _step_of(
         new_unread = {}
         new_states = {}
         for name, transform, updates_unread in transforms:
-            own = {role: trained[role] for role, _ in transform.gradients}
-            summed = {role: [gradients[role]] for role in own}
+            before = {role: trained[role] for role, _ in transform.gradients}
+            summed = {role: [gradients[role]] for role in before}
             extra = {"staleness": jnp.float32(0)}
             if transform.wants_loss:
                 extra["value"] = (sums[LOSS][1] / n).astype(jnp.float32)
             new, others, new_states[name] = transform.update(
-                own,
+                before,
                 unread if updates_unread else {},
                 states[name],
                 summed,

@@ -47,13 +47,15 @@ class Snapshots:
         return self.every_instances is None and self.every_seconds is None
 
 
-def snapshots_from(given: Snapshots | str | Path | None) -> Snapshots | None:
+def snapshots_from(snapshots: Snapshots | str | Path | None) -> Snapshots | None:
     """Makes settings from the user's argument.
 
     Args:
-      given: Settings; a folder; or None.
+      snapshots: Settings; a folder; or None.
 
     Raises:
       SettingsError: If it is none of these.
     """
-    return given if given is None or isinstance(given, Snapshots) else Snapshots(given)
+    return (
+        snapshots if snapshots is None or isinstance(snapshots, Snapshots) else Snapshots(snapshots)
+    )

@@ -282,7 +282,7 @@ def tables_of(store: AnyStore) -> dict[str, Table]:
     Raises:
       DataError: If one can't be saved.
     """
-    found = dict[str, Table]()
+    by_node = dict[str, Table]()
     for node, gradients in store.tables.items():
         if not isinstance(gradients.table, Table):
             got = type(gradients.table).__name__
@@ -290,8 +290,8 @@ def tables_of(store: AnyStore) -> dict[str, Table]:
             raise DataError(
                 f"checkpoint, table of node `{node}`", "an `ampjax.sparse.Table`", got, fix
             )
-        found[node] = gradients.table
-    return found
+        by_node[node] = gradients.table
+    return by_node
 
 
 def _rows_like(
@@ -310,7 +310,7 @@ def _rows_like(
     try:
         if waiting.keys() != store.tables.keys():
             raise ValueError(f"of nodes {[*waiting]}")
-        counts = {node: _two_counts(given) for node, given in waiting.items()}
+        counts = {node: _two_counts(counts_of_node) for node, counts_of_node in waiting.items()}
     except (AttributeError, TypeError, ValueError) as error:
         got = f"{waiting!r:.60} ({error})"
         fix = "Restore what a trainer of the same graph and settings has saved."
@@ -328,10 +328,10 @@ def _rows_like(
     return result
 
 
-def _two_counts(given: Any) -> tuple[int, int]:
-    n, n_new = given
+def _two_counts(counts: Any) -> tuple[int, int]:
+    n, n_new = counts
     if not (type(n) is type(n_new) is int and n >= 0 and n_new >= 0):
-        raise ValueError(f"{given!r:.60}")
+        raise ValueError(f"{counts!r:.60}")
     return n, n_new
 
 

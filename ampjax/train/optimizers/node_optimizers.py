@@ -130,12 +130,12 @@ def optimizers_of(
         if node.role in frozen:
             training[name] = NodeTraining(_FROZEN, gradient, node.table, is_frozen=True)
             continue
-        own = node.options.tx or default
+        node_tx = node.options.tx or default
         delay = delays.get(name, 0)
         estimates = name in estimated
-        key = id(own), delay, estimates
+        key = id(node_tx), delay, estimates
         if key not in known:
-            known[key] = delay_node(own, delay)
+            known[key] = delay_node(node_tx, delay)
             if estimates:
                 known[key] = track_velocity(known[key], settings.velocity_decay)
             if node.table is None:
@@ -225,12 +225,12 @@ def shared_nodes(
       graph: A closed graph.
       frozen: The roles of nodes that are not trained.
     """
-    own = {}
+    groups = {}
     for role, nodes in _by_role(graph).items():
         if role not in frozen:
-            own[role] = nodes[0]
+            groups[role] = nodes[0]
     result = {}
-    for role, node in own.items():
+    for role, node in groups.items():
         if node.options.tx is None and not node.table:
             result[role] = trainable(_shapes(node))
     return result
@@ -340,10 +340,10 @@ def _group(
 
 def _by_role(graph: Graph) -> dict[str, list[Node]]:
     """The parameterised nodes by role: copies of one node together."""
-    found: dict[str, list[Node]] = {}
+    by_role: dict[str, list[Node]] = {}
     for node in graph.parameterised.values():
-        found.setdefault(node.role, []).append(node)
-    return found
+        by_role.setdefault(node.role, []).append(node)
+    return by_role
 
 
 def _shapes(node: Node) -> Any:

@@ -36,15 +36,15 @@ class OptimizerState:
         for name, tree in self._store.opt_state.items():
             if not _is_nothing(tree):
                 states[name] = tree
-        found = {}
+        state = {}
         for name, tree in states.items():
-            found[name] = jax.tree.map(_read_only, tree)
-        self._handed_out = found
+            state[name] = jax.tree.map(_read_only, tree)
+        self._handed_out = state
         leaves = {}
-        for name, tree in found.items():
+        for name, tree in state.items():
             leaves[name] = jax.tree.leaves(tree)
         self._leaves = leaves
-        return dict(found)
+        return dict(state)
 
     def write(self, states: Mapping[str, Any]) -> None:
         """Replaces some states.
@@ -97,7 +97,7 @@ class OptimizerState:
                 jax.tree.leaves(now[name]),
                 strict=True,
             )
-            leaves = [current if given is old else value for value, given, old, current in new]
+            leaves = [current if leaf is old else value for value, leaf, old, current in new]
             changed[name] = jax.tree.structure(now[name]).unflatten(leaves)
         self._replace(now, changed)
 

@@ -85,21 +85,24 @@ def _growth(first: float, loss: float) -> str:
 def _few_updates(session: Session) -> str:
     """Writes the warning about nodes that have hardly updated; empty if there are none."""
     intervals = session.scheduler.settings.intervals
-    found = []
-    for name, own in _counted(session):
+    few = []
+    for name, counts in _counted(session):
         # Few rows that come in one dispatch are one update whatever the interval is.
-        if own.updates < FEWEST_UPDATES and 2 <= own.gradients < FEWEST_UPDATES * intervals[name]:
-            found.append((name, own, intervals[name]))
-    if not found:
+        if (
+            counts.updates < FEWEST_UPDATES
+            and 2 <= counts.gradients < FEWEST_UPDATES * intervals[name]
+        ):
+            few.append((name, counts, intervals[name]))
+    if not few:
         return ""
-    name, own, interval = max(
-        found,
+    name, counts, interval = max(
+        few,
         key=lambda one: one[1].gradients,
     )
-    proposed = max(1, own.gradients // USUAL_UPDATES)
+    proposed = max(1, counts.gradients // USUAL_UPDATES)
     return (
-        f"expected at least {FEWEST_UPDATES} updates of each node, got {own.updates} of `{name}`{_others(len(found))}: it has got {own.gradients:,} gradient rows, and its interval is "
-        f"{interval:,}. Lower `min_update_interval`: with {proposed:,} it makes about {own.gradients // proposed}. Each node can have its own: `amp.graphs.ppt(..., min_update_interval=...)`, "
+        f"expected at least {FEWEST_UPDATES} updates of each node, got {counts.updates} of `{name}`{_others(len(few))}: it has got {counts.gradients:,} gradient rows, and its interval is "
+        f"{interval:,}. Lower `min_update_interval`: with {proposed:,} it makes about {counts.gradients // proposed}. Each node can have its own: `amp.graphs.ppt(..., min_update_interval=...)`, "
         "and `amp.node` in a model."
     )
 
@@ -109,15 +112,19 @@ def _late_gradients(session: Session) -> str:
     settings = session.settings
     if any(getattr(settings, name) is not None for name in STALENESS_LIMITS):
         return ""
-    late = [(name, own) for name, own in _counted(session) if own.staleness_mean > MOST_STALENESS]
+    late = [
+        (name, counts)
+        for name, counts in _counted(session)
+        if counts.staleness_mean > MOST_STALENESS
+    ]
     if not late:
         return ""
-    name, own = max(late, key=lambda one: one[1].staleness_mean)
-    share = MOST_STALENESS / own.staleness_mean
+    name, node = max(late, key=lambda one: one[1].staleness_mean)
+    share = MOST_STALENESS / node.staleness_mean
     interval = session.scheduler.settings.intervals[name]
     keys = f"`max_active_keys` ({settings.max_active_keys}) to about {max(1, int(settings.max_active_keys * share))}"
     return (
-        f"expected gradients at most {MOST_STALENESS} updates late in the mean, got {own.staleness_mean:.1f} at `{name}`{_others(len(late))}. Lower {keys}, or raise `min_update_interval` "
+        f"expected gradients at most {MOST_STALENESS} updates late in the mean, got {node.staleness_mean:.1f} at `{name}`{_others(len(late))}. Lower {keys}, or raise `min_update_interval` "
         f"({interval:,}) to about {math.ceil(interval / share):,}, or set a limit such as `max_staleness={MOST_STALENESS}`."
     )
 
@@ -126,9 +133,9 @@ def _counted(session: Session) -> Iterator[tuple[str, NodeStats]]:
     """Yields the trained nodes, and the counts of each."""
     nodes = session.plan.graph.parameterised
     frozen = session.settings.frozen
-    for name, own in session.passes.statistics.training.nodes.items():
+    for name, node in session.passes.statistics.training.nodes.items():
         if name not in nodes or nodes[name].role not in frozen:
-            yield name, own
+            yield name, node
 
 
 def _others(n: int) -> str:

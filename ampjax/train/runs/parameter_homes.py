@@ -69,12 +69,12 @@ class TrainerExplanation:
     run: str
 
     def __getitem__(self, name: str) -> ParameterReport:
-        found = {report.name: report for report in self.parameters}
-        if name not in found:
+        reports = {report.name: report for report in self.parameters}
+        if name not in reports:
             where = "parameters to explain"
-            expected = f"one of {list(found)}"
-            raise SettingsError(where, expected, f"{name!r}", spelling(str(name), found))
-        return found[name]
+            expected = f"one of {list(reports)}"
+            raise SettingsError(where, expected, f"{name!r}", spelling(str(name), reports))
+        return reports[name]
 
     def __str__(self) -> str:
         return text_table(
