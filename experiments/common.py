@@ -32,7 +32,7 @@ from ampjax.trace.trace import Trace
 from ampjax.train.history import Epoch, History, reaches
 from ampjax.train.training_data import n_examples
 from ampjax.utils.compilation_cache import use_compilation_cache
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 from ampjax.utils.text_tables import compact
 from ampjax.viz.convergence import convergence
 from ampjax.viz.gantt import gantt
@@ -339,7 +339,7 @@ def run(
         for host in trainer.hosts:
             sent = in_bytes(host.bytes_sent)
             received = in_bytes(host.bytes_received)
-            nodes = counted(len(host.nodes), "node")
+            nodes = count_of(len(host.nodes), "node")
             console.print(
                 f"{host.name} ({host.place}): {nodes} with parameters; {sent} to it, {received} from it"
             )
@@ -359,14 +359,14 @@ def described(settings: amp.Settings, replicas: int) -> str:
       replicas: Copies of the layers that do most of the work.
     """
     if settings.mode == "batch":
-        return f"batch, {counted(settings.max_active_keys, 'example')} a batch"
+        return f"batch, {count_of(settings.max_active_keys, 'example')} a batch"
     parts = (
         settings.mode,
         f"max_active_keys {settings.in_flight}",
         f"min_update_interval {settings.min_update_interval}",
-        counted(replicas, "replica"),
-        counted(settings.workers, "worker"),
-        counted(len(jax.devices()), "device"),
+        count_of(replicas, "replica"),
+        count_of(settings.workers, "worker"),
+        count_of(len(jax.devices()), "device"),
     )
     return ", ".join(parts)
 

@@ -67,7 +67,7 @@ class Fences:
 
     def of_changes(self, changes: Sequence[Change]) -> list[jax.Array]:
         """Fences that are ready when parameter changes have been made."""
-        return self._first_of(self._store.changed_by(changes))
+        return self._first_of(self._store.find_changed(changes))
 
     def warm(self) -> None:
         """Compiles the functions that fences run."""

@@ -473,7 +473,7 @@ class ParameterStore:
             result[name] = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
         return result
 
-    def changed_by(self, changes: Iterable[Change]) -> list[jax.Array]:
+    def find_changed(self, changes: Iterable[Change]) -> list[jax.Array]:
         """The arrays that parameter changes write."""
         nodes = []
         for change in changes:

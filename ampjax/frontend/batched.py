@@ -182,13 +182,13 @@ class Batched:
           DataError: If there is no example, more than `size`, or one does not fit the spec; or `like` is no batch of this function.
           GraphError: If nothing has told the types of the parameters yet.
         """
-        program = self._known("pack")
+        program = self._latest_program("pack")
         self._require_count("size", size)
         self._require_count("parts", parts)
         sizes = None if like is None else _sizes_of(f"{self!r}, like", program, like)
         if like is not None and parts is None and like.weights.ndim > 1:
             parts = len(like.weights)
-        listed = self._listed(examples)
+        listed = self._list_examples(examples)
         n_parts = parts or 1
         least = -(-len(listed) // n_parts)
         self._require_room(len(listed), least, size, parts)
@@ -235,7 +235,7 @@ class Batched:
           DataError: As `pack`.
           GraphError: As `pack`.
         """
-        program = self._known("batches")
+        program = self._latest_program("batches")
         self._require_count("size", size)
         self._require_count("parts", parts)
         sizes = None if like is None else _sizes_of(f"{self!r}, like", program, like)
@@ -244,7 +244,7 @@ class Batched:
         if size is None:
             size = 64 if like is None else int(like.weights.shape[-1])
         self._require_seed(seed)
-        listed = self._listed(examples)
+        listed = self._list_examples(examples)
         self._require_room(len(listed), 1, None, None)
         columns = Columns(self._leaves, listed, labels)
         n_elements = columns.n_elements()
@@ -252,7 +252,7 @@ class Batched:
         if sizes is not None:
             groups = epoch_groups(n_elements, n_each, seed, by_size)
             shapes = BatchShapes(program, size, parts)
-            packed = self._packed(program, columns, shapes, groups, sizes)
+            packed = self._pack_columns(program, columns, shapes, groups, sizes)
             return packed.epoch(groups)
         key = (program, size, by_size, parts, labels)
         shapes = self._shapes.get(key, examples)
@@ -262,7 +262,7 @@ class Batched:
             drawn = epoch_groups(n_elements, n_each, 0, by_size)
         else:
             drawn = None
-        packed = self._packed(program, columns, shapes, drawn)
+        packed = self._pack_columns(program, columns, shapes, drawn)
         return packed.epoch(epoch_groups(n_elements, n_each, seed, by_size))
 
     def packed(
@@ -283,13 +283,13 @@ class Batched:
         Raises:
           DataError: If a number in an example is not what the model can use.
         """
-        program = self._known("packed")
+        program = self._latest_program("packed")
         instances = columns.as_read()
         if like is not None:
-            return self._packed(program, instances, like.shapes, None)
-        return self._packed(program, instances, BatchShapes(program, size), groups)
+            return self._pack_columns(program, instances, like.shapes, None)
+        return self._pack_columns(program, instances, BatchShapes(program, size), groups)
 
-    def _packed(
+    def _pack_columns(
         self,
         program: RowProgram,
         columns: Columns,
@@ -306,7 +306,7 @@ class Batched:
                 shapes.find(columns, groups, columns.n_elements())
         return PackedData(columns, shapes)
 
-    def _known(self, method: str) -> RowProgram:
+    def _latest_program(self, method: str) -> RowProgram:
         """The program of the latest types of parameters."""
         if self._last is None:
             fix = "Give `amp.vmap` the parameters as `params=`, or call the function once before."
@@ -350,7 +350,7 @@ class Batched:
                 "Pack fewer.",
             )
 
-    def _listed(self, examples: Any) -> Sequence[Any]:
+    def _list_examples(self, examples: Any) -> Sequence[Any]:
         """Returns examples as a sequence; asks a data set that makes its examples for all examples."""
         if not isinstance(examples, list | Stacked) and isinstance(examples, PlainSource):
             examples = examples.plain()

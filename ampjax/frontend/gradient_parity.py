@@ -28,7 +28,7 @@ from ampjax.numerics.product_precision import advice_on_rounded_products
 from ampjax.train.preparation import showing_compilations
 from ampjax.train.settings import Settings
 from ampjax.train.trainer import Trainer
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 from ampjax.utils.progress import Reporter
 
 if TYPE_CHECKING:
@@ -179,12 +179,12 @@ def _verdict(
         ours = "Does the function compute the same whenever it is called? If so, this is a mistake of ampjax's."
         raise NumericsError(
             f"verify, {_part(key)}{path}",
-            f"what `jax.grad` of `{name}`, {how}, gives for {counted(n, 'instance')}, to {tolerance:.0e}",
+            f"what `jax.grad` of `{name}`, {how}, gives for {count_of(n, 'instance')}, to {tolerance:.0e}",
             f"a difference of {worst:.1e}",
             " ".join(filter(None, (advice_on_rounded_products(), advice_on_moved_rows(), ours)))
             + f" All differences:\n{table}",
         )
-    seen = f"the loss and {counted(len(differences) - 1, 'gradient')} of {counted(n, 'instance')}"
+    seen = f"the loss and {count_of(len(differences) - 1, 'gradient')} of {count_of(n, 'instance')}"
     not_looked_at = (sums.not_looked_at, _UPDATES)
     report = [
         f"{sums.form} agrees with jax.grad of `{name}`, {how}, in {seen}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.",

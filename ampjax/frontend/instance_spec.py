@@ -317,11 +317,11 @@ def parse(spec: Any) -> tuple[list[LeafSpec], Any]:
         )
     taken: set[str] = set()
 
-    def spelled(part: Any) -> Any:
+    def spell(part: Any) -> Any:
         return _edges_spec(part, taken) if isinstance(part, Edges) else part
 
     spec = jax.tree.map(
-        spelled,
+        spell,
         spec,
         is_leaf=lambda part: isinstance(part, Edges),
     )

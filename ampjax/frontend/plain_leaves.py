@@ -36,27 +36,27 @@ def plain_rows(
       `[rows, *shape]` in the data's dtype, and for each dimension how many elements each row of the dimension before has; None where something
       is unusual or wrong.
     """
-    values = _found(instances, keys)
+    values = _find_leaves(instances, keys)
     if values is None:
         return None
     sizes: list[np.ndarray] = []
     for left in range(n_dimensions, 0, -1):
         kinds = {*map(type, values)}
         if kinds == {Ragged} and left == 2:
-            return _joined_ragged(values, shape, sizes)
+            return _join_ragged(values, shape, sizes)
         if kinds == {np.ndarray} and left == 1:
-            return _joined_sequences(values, shape, sizes)
+            return _join_sequences(values, shape, sizes)
         if not kinds <= {list, tuple}:
             return None
         sizes.append(_lengths(values))
         values = [*chain.from_iterable(values)]
-    rows = _stacked(values, shape)
+    rows = _stack_leaves(values, shape)
     if rows is None:
         return None
     return rows, sizes
 
 
-def _found(
+def _find_leaves(
     instances: Sequence[Any],
     keys: Sequence[Any],
 ) -> list[Any] | None:
@@ -91,7 +91,7 @@ def _lengths(values: Sequence[Any]) -> np.ndarray:
     )
 
 
-def _joined_ragged(
+def _join_ragged(
     values: Sequence[Ragged],
     shape: tuple[int, ...],
     sizes: list[np.ndarray],
@@ -102,10 +102,10 @@ def _joined_ragged(
         return None
     columns = [np.asarray(each.sizes) for each in values]
     inner = np.concatenate(columns).astype(np.int64)
-    return _joined(arrays, shape, [*sizes, _lengths(columns), inner])
+    return _join_rows(arrays, shape, [*sizes, _lengths(columns), inner])
 
 
-def _joined_sequences(
+def _join_sequences(
     arrays: Sequence[np.ndarray],
     shape: tuple[int, ...],
     sizes: list[np.ndarray],
@@ -115,10 +115,10 @@ def _joined_sequences(
         lengths = _lengths(arrays)
     except TypeError:  # a number
         return None
-    return _joined(arrays, shape, [*sizes, lengths])
+    return _join_rows(arrays, shape, [*sizes, lengths])
 
 
-def _joined(
+def _join_rows(
     arrays: Sequence[Any],
     shape: tuple[int, ...],
     sizes: list[np.ndarray],
@@ -136,7 +136,7 @@ def _joined(
     return rows, sizes
 
 
-def _stacked(
+def _stack_leaves(
     values: Sequence[Any],
     shape: tuple[int, ...],
 ) -> np.ndarray | None:
@@ -146,7 +146,7 @@ def _stacked(
         return None
     (kind,) = kinds
     if kind is np.ndarray:
-        return _stacked_arrays(values, shape)
+        return _stack_arrays(values, shape)
     if shape or not issubclass(kind, bool | int | float | np.generic):
         return None
     dtype = np.dtype(kind)
@@ -162,7 +162,7 @@ def _stacked(
         return None
 
 
-def _stacked_arrays(
+def _stack_arrays(
     values: Sequence[Any],
     shape: tuple[int, ...],
 ) -> np.ndarray | None:

@@ -97,7 +97,7 @@ class Fleet:
           HostError: If a host has failed.
         """
         with self.lock:
-            wanted = self._needed_by(hosts)
+            wanted = self._find_needed(hosts)
             # Wait for room before anything is sent: batches that need each other then go out
             # together.
             for host in wanted:
@@ -109,7 +109,7 @@ class Fleet:
             for host in wanted:
                 self.links[host].send_batch()
 
-    def _needed_by(self, hosts: Sequence[int]) -> list[int]:
+    def _find_needed(self, hosts: Sequence[int]) -> list[int]:
         """The hosts with waiting batches, among some hosts and all whose rows these hosts need."""
         needed = dict[int, None]()
         stack = list(hosts)

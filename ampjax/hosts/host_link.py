@@ -109,7 +109,7 @@ class HostLink:
         )
         self.needs.clear()
 
-    def unfinished(self) -> list[tuple[int, int, MadeFor | None]]:
+    def list_unfinished(self) -> list[tuple[int, int, MadeFor | None]]:
         """The operations that the host may not have carried out, in order: each one's batch, its place there, and its launch (`MadeFor`)."""
         batches = [*self._unfinished, (self.opened, self.batch.made_for)]
         result = []
@@ -121,7 +121,7 @@ class HostLink:
     def oldest_unfinished(self) -> int | None:
         """The number of the first launch that the host may not have carried out; None if there is none."""
         return next(
-            (made_for[0] for *_, made_for in self.unfinished() if made_for is not None),
+            (made_for[0] for *_, made_for in self.list_unfinished() if made_for is not None),
             None,
         )
 
@@ -261,14 +261,14 @@ class HostLink:
           epoch: A number that is higher each time.
 
         Returns:
-          What was `unfinished`.
+          What was unfinished.
         """
         with (
             self._receiving
         ):  # else a thread that still waits could take what has come for something of this epoch
             # Taken before it is cleared. The epoch is set under the same lock: older messages are
             # dropped from now on.
-            unfinished = self.unfinished()
+            unfinished = self.list_unfinished()
             self._unfinished.clear()
             self.batch.take()
             self.needs.clear()

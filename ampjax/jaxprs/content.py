@@ -61,7 +61,7 @@ def content(
     jaxpr, inner_constants = (jaxpr.jaxpr, ()) if isinstance(jaxpr, OpenJaxpr) else opened(jaxpr)
     numbers: dict[Any, int] = {}
 
-    def bound(variables: Sequence[Any]) -> Hashable:
+    def bind_names(variables: Sequence[Any]) -> Hashable:
         for variable in variables:
             numbers[variable] = len(numbers)
         return tuple(variable.aval for variable in variables)
@@ -71,7 +71,7 @@ def content(
             return (array_content(atom.val), atom.aval)
         return numbers[atom]
 
-    arguments = bound([*jaxpr.constvars, *jaxpr.invars])
+    arguments = bind_names([*jaxpr.constvars, *jaxpr.invars])
     steps = []
     for equation in jaxpr.eqns:
         operands = tuple(read(atom) for atom in equation.invars)
@@ -80,7 +80,7 @@ def content(
                 equation.primitive,
                 operands,
                 settings(equation, around),
-                bound(equation.outvars),
+                bind_names(equation.outvars),
             )
         )
     return (

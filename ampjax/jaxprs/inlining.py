@@ -36,7 +36,7 @@ def _add(
 ) -> list[Any]:
     """Adds the equations of a jaxpr, whose variables may have other names; returns the atoms of its outputs."""
 
-    def named(atoms: Sequence[Any]) -> list[Any]:
+    def name_results(atoms: Sequence[Any]) -> list[Any]:
         result = []
         for atom in atoms:
             result.append(atom if isinstance(atom, jex.Literal) else env.get(atom, atom))
@@ -45,7 +45,7 @@ def _add(
     for eqn in jaxpr.eqns:
         if _is_small_call(eqn):
             body, _ = opened(called(eqn))
-            inside = dict(zip(body.invars, named(eqn.invars), strict=True))
+            inside = dict(zip(body.invars, name_results(eqn.invars), strict=True))
             env.update(
                 zip(
                     eqn.outvars,
@@ -59,20 +59,20 @@ def _add(
                 )
             )
         elif caller is None:
-            eqns.append(eqn if not env else eqn.replace(invars=named(eqn.invars)))
-        elif (number := _cast_number(eqn, named(eqn.invars))) is not None:
+            eqns.append(eqn if not env else eqn.replace(invars=name_results(eqn.invars)))
+        elif (number := _cast_number(eqn, name_results(eqn.invars))) is not None:
             env[eqn.outvars[0]] = number
         else:  # a body may be called again
             env.update({var: jex.Var(var.aval) for var in eqn.outvars})
             line = eqn.source_info if source_line(eqn) else caller.source_info
             eqns.append(
                 eqn.replace(
-                    invars=named(eqn.invars),
-                    outvars=named(eqn.outvars),
+                    invars=name_results(eqn.invars),
+                    outvars=name_results(eqn.outvars),
                     source_info=line,
                 )
             )
-    return named(jaxpr.outvars)
+    return name_results(jaxpr.outvars)
 
 
 def _cast_number(eqn: Any, atoms: Sequence[Any]) -> Any:

@@ -85,7 +85,7 @@ def zero_gradient_is_noop(
 def _result(equation: Equation, operands: list[Any]) -> Any:
     name = equation.primitive.name
     if name == "convert_element_type" and hasattr(operands[0], "aval"):
-        return _converted(operands[0], equation.params["new_dtype"])
+        return _read_converted(operands[0], equation.params["new_dtype"])
     if name in _KEEPS_ZERO:
         return _ZERO if _is_zero(operands[0]) else None
     if name == "integer_pow":
@@ -93,7 +93,7 @@ def _result(equation: Equation, operands: list[Any]) -> Any:
     return _RULES[name](operands) if name in _RULES else None
 
 
-def _converted(value: Var, dtype: Any) -> Var | None:
+def _read_converted(value: Var, dtype: Any) -> Var | None:
     """An input's value in another dtype: the same number, if that dtype has all numbers of the input's."""
     old_dtype = value.aval.dtype
     for each in (old_dtype, dtype):
@@ -126,7 +126,7 @@ def _select(operands: list[Any]) -> Any:
     return None
 
 
-def _bound(holds: Callable[[float], bool]) -> Callable[[list[Any]], Any]:
+def _bound_rule(holds: Callable[[float], bool]) -> Callable[[list[Any]], Any]:
     """The rule of `max` or `min` with a number: zero stays where the number does not bind."""
     return lambda xs: (
         _ZERO
@@ -151,6 +151,6 @@ _RULES: dict[str, Callable[[list[Any]], Any]] = {
     "mul": lambda xs: _ZERO if any(map(_is_zero, xs)) else None,
     "div": lambda xs: _ZERO if _is_zero(xs[0]) and not _is_zero(xs[1]) else None,
     "select_n": _select,
-    "max": _bound(lambda number: number <= 0),
-    "min": _bound(lambda number: number >= 0),
+    "max": _bound_rule(lambda number: number <= 0),
+    "min": _bound_rule(lambda number: number >= 0),
 }

@@ -145,7 +145,7 @@ def leaf_names(args: Sequence[Any]) -> list[str]:
     return names
 
 
-def placed(
+def place_results(
     where: str,
     out_axes: Any,
     results: Any,

@@ -63,7 +63,7 @@ def idle_lanes(program: LaneProgram, n_lanes: int) -> KeptLanes:
       program: The program.
       n_lanes: Number of lanes.
     """
-    return _kept(empty_state(program, n_lanes, 0))
+    return _keep_lanes(empty_state(program, n_lanes, 0))
 
 
 def advance(
@@ -105,7 +105,7 @@ def advance(
     def turn(carry: _Carry) -> _Carry:
         state = turns.items(program.body.items, carry.state)
         carry = carry._replace(state=state)
-        return _changed(program, args, carry, n)
+        return _change_elements(program, args, carry, n)
 
     carry = _Carry(
         state,
@@ -113,7 +113,7 @@ def advance(
         jnp.zeros((), jnp.int32),
     )
     # lanes that found no element in the block before take one of this block
-    carry = _changed(program, args, carry, n)
+    carry = _change_elements(program, args, carry, n)
     carry = lax.while_loop(goes_on, turn, carry)
     results = all_results(program, carry.state, values)
     ended = FinishedElements(
@@ -122,10 +122,10 @@ def advance(
         carry.state.all_cut,
         carry.n,
     )
-    return _kept(carry.state), ended
+    return _keep_lanes(carry.state), ended
 
 
-def _changed(
+def _change_elements(
     program: LaneProgram,
     args: Sequence[Any],
     carry: _Carry,
@@ -160,7 +160,7 @@ def _changed(
     )
 
 
-def _kept(state: LaneState) -> KeptLanes:
+def _keep_lanes(state: LaneState) -> KeptLanes:
     return KeptLanes(
         state.pc,
         state.element,

@@ -35,7 +35,7 @@ class ElementBlock(NamedTuple):
             blocks.append(leaf[: self.n] if mapped else leaf)
         return blocks
 
-    def repeated(self, is_mapped: Sequence[bool]) -> list[Any]:
+    def pad_with_last(self, is_mapped: Sequence[bool]) -> list[Any]:
         """The arguments, padded with the last element.
 
         Args:
@@ -106,15 +106,15 @@ class ElementBlocks:
         """
         block: list[list[Any]] = []
         for element in self._elements:
-            block.append(self._checked(element))
+            block.append(self._check_element(element))
             self._n_read += 1
             if len(block) == self._size:
-                yield self._stacked(block)
+                yield self._stack_elements(block)
                 block = []
         if block:
-            yield self._stacked(block)
+            yield self._stack_elements(block)
 
-    def _checked(self, element: Any) -> list[Any]:
+    def _check_element(self, element: Any) -> list[Any]:
         """The flat arguments of an element."""
         args = element if type(element) is tuple else (element,)
         leaves, structure = jax.tree.flatten(args)
@@ -193,7 +193,7 @@ class ElementBlocks:
                 "Make it once, before the elements, or give it an axis in `in_axes`.",
             )
 
-    def _stacked(self, block: Sequence[list[Any]]) -> ElementBlock:
+    def _stack_elements(self, block: Sequence[list[Any]]) -> ElementBlock:
         """Some elements as a block."""
         columns = list(zip(*block, strict=True))
         stacked = []

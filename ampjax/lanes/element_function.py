@@ -15,7 +15,7 @@ from jax.core import Tracer
 
 from ampjax.errors import GraphError
 from ampjax.jaxprs.primitives import bind, evaluate, needed, opened
-from ampjax.lanes.element_gradients import pulled_back
+from ampjax.lanes.element_gradients import pull_back_elements
 from ampjax.lanes.lane_lowering import lower
 from ampjax.lanes.lane_program import LaneProgram
 from ampjax.lanes.reversible_loops import differentiable
@@ -99,7 +99,7 @@ class ElementFunction:
                     fixed.append(i)
             changes = changes_by_pair(
                 lambda *args: self._by_vmap(args[:-1]),
-                partial(self._taken_back, form),
+                partial(self._pull_arguments_back, form),
                 [*primals, trips],
                 [*tangents, no_change],
                 results,
@@ -109,7 +109,7 @@ class ElementFunction:
 
         return compute
 
-    def bounded(
+    def compute_bounded(
         self,
         pace: LanePace,
         args: Sequence[Any],
@@ -162,11 +162,11 @@ class ElementFunction:
         arguments = args[n:]
 
         def one(mapped_leaves: Sequence[Any]) -> list[Any]:
-            whole = self._joined(arguments, mapped_leaves)
+            whole = self._join_arguments(arguments, mapped_leaves)
             return evaluate(self.jaxpr, constants, whole, bind)
 
         def one_alone(own: Sequence[Any]) -> list[Any]:
-            whole = self._joined(arguments, own)
+            whole = self._join_arguments(arguments, own)
             return run_alone(self.jaxpr, constants, whole)
 
         own = []
@@ -189,7 +189,7 @@ class ElementFunction:
         results, _ = self._compute("vmap", False, args)
         return results
 
-    def _joined(
+    def _join_arguments(
         self,
         args: Sequence[Any],
         own: Sequence[Any],
@@ -201,7 +201,7 @@ class ElementFunction:
             joined.append(next(left) if mapped else arg)
         return joined
 
-    def _taken_back(
+    def _pull_arguments_back(
         self,
         form: Form,
         parts: FloatParts,
@@ -229,7 +229,7 @@ class ElementFunction:
 
         def pull(*operands: Any) -> list[Any]:
             n = len(args)
-            return pulled_back(
+            return pull_back_elements(
                 self.jaxpr,
                 is_mapped,
                 operands[:n],

@@ -21,7 +21,7 @@ from ampjax.lanes.running import merge
 from ampjax.lanes.splitting import splits
 
 
-def pulled_back(
+def pull_back_elements(
     jaxpr: Any,
     is_mapped: Sequence[bool],
     args: Sequence[Any],
@@ -68,7 +68,7 @@ def pulled_back(
         of_shared = [by_arg[i] for i in shared]
         return of_own, of_shared
 
-    def joined(
+    def join_operands(
         of_own: Sequence[Any],
         of_shared: Sequence[Any],
     ) -> list[Any]:
@@ -77,7 +77,7 @@ def pulled_back(
         return [by_place[i] for i in parts.of_args]
 
     if rows == n:
-        return joined(*pull(args, cotangents))
+        return join_operands(*pull(args, cotangents))
 
     # elements in the order of their trips; the last part is filled up with the last element, which then has no cotangent
     n_parts = -(-n // rows)
@@ -112,7 +112,7 @@ def pulled_back(
     for x in of_parts:
         in_order = x.reshape(-1, *x.shape[2:])
         of_own.append(in_order[back])
-    return joined(of_own, of_shared)
+    return join_operands(of_own, of_shared)
 
 
 def _of_part(
@@ -137,7 +137,7 @@ def _of_part(
         return [jnp.expand_dims(x, 0) for x in found]
 
     together = jax.vmap(
-        partial(run, _vmapped_loop),
+        partial(run, _vmap_loop),
         in_axes=_axes(is_mapped),
     )
     whole = jax.make_jaxpr(together)(*args)
@@ -145,7 +145,7 @@ def _of_part(
     return with_loops(batched, constants, args, reversible_loop)
 
 
-def _vmapped_loop(
+def _vmap_loop(
     loop: WhileLoop,
     asked: Sequence[Any],
     closed: Sequence[Any],

@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ampjax.errors import DataError, GraphError
-from ampjax.lanes.argument_axes import FlatArguments, flat_arguments, n_elements, placed
+from ampjax.lanes.argument_axes import FlatArguments, flat_arguments, n_elements, place_results
 from ampjax.lanes.block_advance import advance, idle_lanes
 from ampjax.lanes.choosing import LANES, TRIPS, candidates, fastest
 from ampjax.lanes.element_blocks import ElementBlock, ElementBlocks
@@ -94,7 +94,7 @@ class LaneFunction:
             flat.structure,
             *flat.leaves,
         )
-        results = placed(repr(self), self._out_axes, results)
+        results = place_results(repr(self), self._out_axes, results)
         return results if self._most is None else (results, ended)
 
     def stream(
@@ -139,7 +139,7 @@ class LaneFunction:
         size = block or 4 * (self._lanes or LANES)
         most = (most_waiting or 16 * size) if ordered else None
         blocks = ElementBlocks(f"{self!r}, stream", self._in_axes, elements, size)
-        return self._streamed(blocks, most)
+        return self._stream(blocks, most)
 
     def explain(self, *args: Any) -> LaneReport:
         """Counts how often loops run for each element, and how many rows lanes and `jax.vmap` compute for that.
@@ -160,7 +160,7 @@ class LaneFunction:
         flat = flat_arguments(where, self._in_axes, args)
         if flat.n == 0:
             raise DataError(where, "an element at least", "none", "Give arrays that are not empty.")
-        traced = self._traced(flat.is_mapped, flat.structure, flat.leaves)
+        traced = self._trace_types(flat.is_mapped, flat.structure, flat.leaves)
         if traced.jaxpr.effects:
             raise GraphError(
                 where,
@@ -209,7 +209,7 @@ class LaneFunction:
                 "Leave it out, or mend it.",
             )
 
-    def _streamed(
+    def _stream(
         self,
         blocks: ElementBlocks,
         most_waiting: int | None,
@@ -219,7 +219,7 @@ class LaneFunction:
         first = next(rest, None)
         if first is None:
             return
-        traced = self._traced(blocks.is_mapped, blocks.structure, first.leaves)
+        traced = self._trace_types(blocks.is_mapped, blocks.structure, first.leaves)
         work = self._work(blocks, first, traced)
         all_blocks = itertools.chain([first], rest)
         for found in in_turn(work, all_blocks, most_waiting):
@@ -270,7 +270,7 @@ class LaneFunction:
         *numbers: Any,
     ) -> Any:
         """A block in lanes; traced once for each pace and shape."""
-        traced = self._traced(is_mapped, structure, leaves)
+        traced = self._trace_types(is_mapped, structure, leaves)
         args = [*traced.constants, *leaves]
         return advance(traced.program, pace, kept, args, *numbers)
 
@@ -296,15 +296,15 @@ class LaneFunction:
             return self._forms[key]
         if any(isinstance(leaf, Tracer) for leaf in flat.leaves):
             return self._given(flat.n)
-        choice = self._measured(flat)
+        choice = self._measure_forms(flat)
         if choice is None:
             return self._given(flat.n)
         self._forms[key] = choice
         return choice
 
-    def _measured(self, flat: FlatArguments) -> Form | None:
+    def _measure_forms(self, flat: FlatArguments) -> Form | None:
         """Measures the fastest form; None while JAX traces the call."""
-        traced = self._traced(flat.is_mapped, flat.structure, flat.leaves)
+        traced = self._trace_types(flat.is_mapped, flat.structure, flat.leaves)
         if not traced.can_split:
             return "vmap"
         paces = candidates(flat.n, self._lanes, self._trips)
@@ -322,7 +322,7 @@ class LaneFunction:
             paces,
         )
 
-    def _traced(
+    def _trace_types(
         self,
         is_mapped: Any,
         structure: Any,
@@ -338,13 +338,13 @@ class LaneFunction:
         *leaves: Any,
     ) -> Any:
         """Computes the results of all elements, and whether each element came to its end; traced once for each form and shape."""
-        traced = self._traced(is_mapped, structure, leaves)
+        traced = self._trace_types(is_mapped, structure, leaves)
         n = n_elements(is_mapped, leaves)
         if n == 0:
             return self._empty(traced), jnp.ones(0, bool)
         tells_host = bool(traced.jaxpr.effects)
         if isinstance(form, LanePace) and form.most is not None and not tells_host:
-            outputs, is_cut = traced.bounded(form, leaves)
+            outputs, is_cut = traced.compute_bounded(form, leaves)
             return traced.structure.unflatten(outputs), ~is_cut
         if not traced.can_split:
             form = "vmap"

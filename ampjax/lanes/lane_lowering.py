@@ -46,7 +46,7 @@ def lower(jaxpr: Any, is_mapped: Sequence[bool]) -> LaneProgram:
     else:
         env = dict(zip(variables, inputs, strict=True))
         results = lowering.inline(jaxpr, env)
-    return lowering.finished(inputs, varying, results)
+    return lowering.finish(inputs, varying, results)
 
 
 class _Lowering:
@@ -100,7 +100,7 @@ class _Lowering:
           The atoms of its outputs.
         """
 
-        def named(atoms: Sequence[Any]) -> list[Any]:
+        def name_outputs(atoms: Sequence[Any]) -> list[Any]:
             names = []
             for atom in atoms:
                 is_literal = isinstance(atom, jex.Literal)
@@ -108,11 +108,11 @@ class _Lowering:
             return names
 
         for eqn in jaxpr.eqns:
-            results = self._equation(eqn, named(eqn.invars))
+            results = self._equation(eqn, name_outputs(eqn.invars))
             env.update(zip(eqn.outvars, results, strict=True))
-        return named(jaxpr.outvars)
+        return name_outputs(jaxpr.outvars)
 
-    def finished(
+    def finish(
         self,
         inputs: Sequence[Any],
         is_mapped: Sequence[bool],

@@ -20,7 +20,7 @@ from jax import lax
 
 from ampjax.jaxprs.primitives import is_inexact, opened
 from ampjax.lanes.lane_state import put, take
-from ampjax.lanes.rewriting.linear_pairs import FloatParts, changes_by_pair, filled
+from ampjax.lanes.rewriting.linear_pairs import FloatParts, changes_by_pair, fill_tangents
 from ampjax.lanes.rewriting.replaced_equations import WhileLoop, with_loops
 
 SLOTS = 64
@@ -101,8 +101,8 @@ def reversible_loop(
 
     def backward(kept: Any, cotangents: Any) -> Any:
         changes, closed, carry, n = kept
-        cts = [filled(ct) for ct in cotangents]
-        of_closed, of_carry = _gone_back(
+        cts = [fill_tangents(ct) for ct in cotangents]
+        of_closed, of_carry = _go_back(
             loop.body,
             closed,
             changes.of_closed,
@@ -192,7 +192,7 @@ def _chosen(
     return [x for x, is_wanted in zip(values, wanted, strict=True) if is_wanted]
 
 
-def _joined(
+def _join_operands(
     values: Sequence[Any],
     wanted: Sequence[bool],
     chosen: Sequence[Any],
@@ -205,7 +205,7 @@ def _joined(
     return joined
 
 
-def _gone_back(
+def _go_back(
     body: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
     closed: Sequence[Any],
     is_asked: Sequence[bool],
@@ -281,8 +281,8 @@ def _gone_back(
             carry: list[Any],
             constants: list[Any],
         ) -> list[Any]:
-            operands = _joined(closed, in_closed, constants)
-            whole = _joined(start, in_carry, carry)
+            operands = _join_operands(closed, in_closed, constants)
+            whole = _join_operands(start, in_carry, carry)
             return _chosen(body(operands, whole), in_carry)
 
         # takes the cotangents back over this trip, and forgets the carry before it
@@ -310,12 +310,12 @@ def _gone_back(
         of_closed=[jnp.zeros_like(x) for x in floats_closed],
     )
     way = lax.while_loop(lambda way: way.end > 0, trip_back, way)
-    of_closed = _joined(
+    of_closed = _join_operands(
         [None] * len(closed),
         in_closed,
         way.of_closed,
     )
-    of_carry = _joined(
+    of_carry = _join_operands(
         [None] * len(first),
         in_carry,
         way.of_carry,

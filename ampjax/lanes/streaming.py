@@ -157,7 +157,7 @@ class CallWork:
         self._n = block.n
         # what is compiled for full blocks serves for the last one, too
         if self._pads and self._begin > 0:
-            leaves = block.repeated(self._is_mapped)
+            leaves = block.pad_with_last(self._is_mapped)
         else:
             leaves = block.only(self._is_mapped)
         self._found = self._compute(leaves)

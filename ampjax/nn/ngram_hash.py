@@ -54,7 +54,7 @@ def ngram_hashes(
     [[[3564788912, 109794311], [3058970295, 4195057481], [2134208981, 2492814128]]]
     """
     xp = jnp if isinstance(tokens, jax.Array) else np
-    x = _numbered(xp, tokens)
+    x = _number_grams(xp, tokens)
     by_age = [x]
     for age in range(1, max(orders)):
         by_age.append(_older(xp, x, age))
@@ -65,7 +65,7 @@ def ngram_hashes(
             for age in range(n):
                 factor = xp.uint32(multiplier(seed, n, head, age))
                 joined = joined ^ (by_age[age] * factor)
-            hashes.append(_mixed(xp, joined))
+            hashes.append(_mix(xp, joined))
     return xp.stack(hashes, axis=-1)
 
 
@@ -91,7 +91,7 @@ def mix(number: int) -> int:
     return number ^ number >> _SHIFTS[2]
 
 
-def _mixed(xp: Any, numbers: Any) -> Any:
+def _mix(xp: Any, numbers: Any) -> Any:
     """`mix` of arrays."""
     first, second, third = map(xp.uint32, _SHIFTS)
     numbers = (numbers ^ (numbers >> first)) * xp.uint32(_FACTORS[0])
@@ -99,7 +99,7 @@ def _mixed(xp: Any, numbers: Any) -> Any:
     return numbers ^ (numbers >> third)
 
 
-def _numbered(xp: Any, tokens: Any) -> Any:
+def _number_grams(xp: Any, tokens: Any) -> Any:
     """Tokens plus 1, 0 where there is none, uint32."""
     array = xp.asarray(tokens)
     if array.dtype.kind not in "iu" or not array.ndim:

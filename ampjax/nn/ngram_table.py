@@ -171,25 +171,25 @@ class NgramTable:
         memory = params["table"][ids]
         n_memory = memory.shape[-2] * memory.shape[-1]
         memory = memory.reshape(*memory.shape[:-2], n_memory)
-        asked = _normed(hidden, params["hidden_scale"])
-        offered = _normed(memory @ params["key"], params["key_scale"])
+        asked = _norm_rows(hidden, params["hidden_scale"])
+        offered = _norm_rows(memory @ params["key"], params["key_scale"])
         likeness = (asked * offered).sum(-1, keepdims=True)
         gate = jax.nn.sigmoid(likeness / self.n_hidden**0.5)
         let_in = gate * (memory @ params["value"])
         if not self.kernel:
             return let_in
-        normed = _normed(let_in, params["conv_scale"])
-        convolved = _convolved(normed, params["conv"], max(self.orders))
+        normed = _norm_rows(let_in, params["conv_scale"])
+        convolved = _convolve(normed, params["conv"], max(self.orders))
         return let_in + jax.nn.silu(convolved)
 
 
-def _normed(x: jax.Array, scale: jax.Array) -> jax.Array:
+def _norm_rows(x: jax.Array, scale: jax.Array) -> jax.Array:
     """Vectors over the root of their mean square, times a scale."""
     mean_square = jnp.square(x).mean(-1, keepdims=True)
     return scale * x * jax.lax.rsqrt(mean_square + 1e-6)
 
 
-def _convolved(x: jax.Array, weights: jax.Array, dilation: int) -> jax.Array:
+def _convolve(x: jax.Array, weights: jax.Array, dilation: int) -> jax.Array:
     """A depthwise causal convolution, `[..., n_tokens, d]`: the last weight is for the newest token."""
     n_tokens = x.shape[-2]
     result = x * weights[-1]

@@ -24,7 +24,7 @@ from ampjax.jaxprs.value_numbers import ValueNumbers
 from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.split_transform import Split
 from ampjax.optim.table_leaves import TableLeaves
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 
 Tree = Any
 Program = tuple[FlatProgram, Dependence]
@@ -343,7 +343,7 @@ def stack_name(tables: Sequence[str]) -> str:
     >>> stack_name(["['a']"]), stack_name(["['a']", "['b']", "['c']"])
     ("['a']", "['a'] and 2 others")
     """
-    more = f" and {counted(len(tables) - 1, 'other')}" if len(tables) > 1 else ""
+    more = f" and {count_of(len(tables) - 1, 'other')}" if len(tables) > 1 else ""
     return f"{tables[0]}{more}"
 
 

@@ -12,7 +12,7 @@ from ampjax.errors import SettingsError
 from ampjax.parallel.equivalence.watch import Equivalence
 from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.transfer_costs import PredictedBytes
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 from ampjax.utils.text_tables import html_table, text_table
 
 
@@ -100,7 +100,7 @@ class Explanation:
             "replica": self.replicas,
             "server": self.servers,
         }
-        return ", ".join(counted(n, name) for name, n in there_are.items())
+        return ", ".join(count_of(n, name) for name, n in there_are.items())
 
     def _rows(self) -> Iterator[list[str]]:
         for v in self.variables:

@@ -31,7 +31,7 @@ from ampjax.parallel.steps.step_outcome import Metrics, checked_fetch
 from ampjax.parallel.training import Training
 from ampjax.parallel.workers.process_group import ProcessState
 from ampjax.parallel.workers.recovery import Recovery
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 from ampjax.utils.setting_checks import assignable, at_least
 
 Tree = Any
@@ -77,10 +77,10 @@ class Runner:
     def __repr__(self) -> str:
         resources = self.setup.resources
         sizes = (
-            counted(len(resources.machines), "machine"),
-            counted(len(resources.devices), "replica"),
+            count_of(len(resources.machines), "machine"),
+            count_of(len(resources.devices), "replica"),
         )
-        return f"Runner({', '.join(sizes)}, {counted(self.steps, 'step')})"
+        return f"Runner({', '.join(sizes)}, {count_of(self.steps, 'step')})"
 
     def __enter__(self) -> Runner:
         return self

@@ -20,14 +20,14 @@ def find_sole_consumers(stages: Sequence[Stage]) -> None:
         good[key] = once and stages[key[0]].kind.is_dispatched
     # From all outputs down: an output that is consumed otherwise, too, takes others with it.
     while True:
-        refused = _refused(stages, ports, good)
+        refused = _find_refused(stages, ports, good)
         now = {}
         for key, reached in ports.items():
             now[key] = good[key] and refused.isdisjoint(reached)
         if now == good:
             break
         good = now
-    sole = _reached_by(ports, good, True)
+    sole = _find_reached(ports, good, True)
     for stage in stages:
         stage.written = tuple(good[stage.number, j] for j in range(len(stage.routes)))
         stage.sole = tuple(StagePort(stage.number, p) in sole for p in range(len(stage.ports)))
@@ -37,13 +37,13 @@ _Output = tuple[int, int]
 """A stage's number, and the number of one of its outputs."""
 
 
-def _refused(
+def _find_refused(
     stages: Sequence[Stage],
     ports: Mapping[_Output, list[StagePort]],
     good: Mapping[_Output, bool],
 ) -> set[StagePort]:
     """Finds the ports that also get messages of other outputs, or whose stage does not write the gradient of each message."""
-    refused = _reached_by(ports, good, False)
+    refused = _find_reached(ports, good, False)
     for reached in ports.values():
         for port in reached:
             if not _pays(stages, port):
@@ -51,7 +51,7 @@ def _refused(
     return refused
 
 
-def _reached_by(
+def _find_reached(
     ports: Mapping[_Output, list[StagePort]],
     good: Mapping[_Output, bool],
     wanted: bool,

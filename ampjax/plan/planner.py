@@ -28,7 +28,7 @@ from ampjax.plan.stages import (
     input_wire,
     wire_type,
 )
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 
 KIND_OF = {
     Loss: LOSS,
@@ -63,7 +63,9 @@ class Plan:
     spaces: tuple[int, ...]
 
     def __repr__(self) -> str:
-        lines = [f"Plan: {counted(len(self.stages), 'stage')} on {counted(self.workers, 'worker')}"]
+        lines = [
+            f"Plan: {count_of(len(self.stages), 'stage')} on {count_of(self.workers, 'worker')}"
+        ]
         return "\n".join([*lines, *(f"  {stage!r}" for stage in self.stages)])
 
 

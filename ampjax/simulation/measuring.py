@@ -66,7 +66,7 @@ def measure_devices(
     measured: Measured = {}
     waiting_ns = _waiting_ns(executor)
 
-    def timed(
+    def time_stage(
         key: str,
         rows: Sequence[int],
         call: Callable[[], object],
@@ -89,7 +89,7 @@ def measure_devices(
         )
 
     for decided in _group_decided(loop, {}):
-        _carry_out(decided, loop, executor, timed, updates_in_kernels, wanted)
+        _carry_out(decided, loop, executor, time_stage, updates_in_kernels, wanted)
     return measured
 
 

@@ -16,7 +16,7 @@ from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import FORWARD, INFER, Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, JointUpdate, Update
 from ampjax.utils.bounded_reading import read_json
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 
 Times = Mapping[str, Mapping[int, float]]
 """By `direction stage`, with `, updating` or without, or `update node`: from rows to nanoseconds."""
@@ -129,7 +129,7 @@ class Profile:
         lines = []
         for key, sizes in self.times.items():
             most = max(sizes)
-            lines.append(f"  {key}: {sizes[most] / 1e3:.1f} us for {counted(most, 'row')}")
+            lines.append(f"  {key}: {sizes[most] / 1e3:.1f} us for {count_of(most, 'row')}")
         return "\n".join([f"Profile of {len(self.times)} kernels", *lines])
 
 

@@ -216,7 +216,7 @@ def profile(
         if not stage.trains and not stage.kind.is_sink:
             only_seen.add(f"{FORWARD} {stage.name}")
 
-    def predicted(measure: Measure) -> Measured:
+    def list_predicted(measure: Measure) -> Measured:
         """The stages that only predictions run; all others have the times of training."""
         measured = measured_pass(
             scheduler,
@@ -234,9 +234,11 @@ def profile(
         return result
 
     if only_seen:
-        predicted(measure_host)
+        list_predicted(measure_host)
         tables += [
-            predicted(measure) for _ in range(passes) for measure in (measure_devices, measure_host)
+            list_predicted(measure)
+            for _ in range(passes)
+            for measure in (measure_devices, measure_host)
         ]
     return medians(tables).with_control(max(0.0, statistics.median(driven[1:]) - parts))
 

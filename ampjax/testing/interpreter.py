@@ -215,7 +215,7 @@ class InstanceRun:
                         node,
                         0,
                         payload,
-                        self._states.numbered(where, op.state, state, i),
+                        self._states.evaluate_numbered(where, op.state, state, i),
                     )
             case Ungroup():
                 for i, row in enumerate(payload):
@@ -223,7 +223,7 @@ class InstanceRun:
                         node,
                         0,
                         row,
-                        self._states.numbered(where, op.state, state, i),
+                        self._states.evaluate_numbered(where, op.state, state, i),
                     )
             case Repeat():
                 self._emit(

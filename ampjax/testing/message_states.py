@@ -71,7 +71,7 @@ class StateFunctions:
             results[name] = int(getattr(result, name)[0])
         return results
 
-    def numbered(
+    def evaluate_numbered(
         self,
         where: str,
         function: Callable[..., State],

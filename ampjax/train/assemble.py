@@ -110,7 +110,7 @@ def scheduler_settings(
         budgets=_budgets_of(graph, s),
         stalest=_by_node(graph, "drop_staler_than", s.drop_staler_than),
         stashed=stashed_nodes(graph, s),
-        estimated=_estimated(graph, s),
+        estimated=_find_estimated(graph, s),
         policy=find_policy(s.policy),
         flush_every=s.flush_every,
         joint=optimizers(graph, s, tx).joint,
@@ -143,7 +143,7 @@ def _with_weights(
     return tuple(result)
 
 
-def _estimated(graph: Graph, settings: Settings) -> tuple[str, ...]:
+def _find_estimated(graph: Graph, settings: Settings) -> tuple[str, ...]:
     """Lists the nodes whose adjoint uses an estimate of the forward pass's parameters; in rounds the estimates are the current parameters."""
     return _with_weights("estimated", graph, settings) if settings.flush_every is None else ()
 
@@ -302,7 +302,7 @@ def optimizers(
         settings,
         tx,
         delays_of(graph, settings),
-        frozenset(_estimated(graph, settings)),
+        frozenset(_find_estimated(graph, settings)),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 from ampjax.utils.text_tables import fill_table, html_table
 
 
@@ -241,7 +241,7 @@ class History:
             if k.startswith(("train_", "valid_")) and not k.endswith("per_s")
         )
         remarks = "".join(f", {remark}" for remark in self._remarks())
-        return f"History({counted(len(self.epochs), 'epoch')}{remarks}{'; last: ' + shown if shown else ''})"
+        return f"History({count_of(len(self.epochs), 'epoch')}{remarks}{'; last: ' + shown if shown else ''})"
 
     def _remarks(self) -> list[str]:
         """Lists the unusual events."""

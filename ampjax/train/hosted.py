@@ -66,7 +66,7 @@ def start_hosts(
     tables = {}
     for name, node in plan.graph.parameterised.items():
         if node.table is not None:
-            tables[name] = _sent(name, node.table)
+            tables[name] = _send_table(name, node.table)
     trained = optimizers(plan.graph, settings, tx)
     training = dict(trained.training)
     training |= {
@@ -93,7 +93,7 @@ def start_hosts(
     return start_processes(program, plan, hosts, tables, together)
 
 
-def _sent(node: str, table: HostTable) -> TravellingTable:
+def _send_table(node: str, table: HostTable) -> TravellingTable:
     """Makes a node's table ready for its host. The whole table travels, so it must be in this process's memory.
 
     Raises:

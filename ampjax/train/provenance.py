@@ -113,7 +113,7 @@ def identity(plan: Plan, settings: Settings) -> dict[str, Any]:
     }
 
 
-def changed(
+def find_change(
     was: Mapping[str, Any],
     now: Mapping[str, Any],
     free: Sequence[str],
@@ -200,7 +200,7 @@ def require_same(
         "start": "Start from a trainer like the recorded one: the same seed, `params` and `tx`, and as many runs before.",
     }
     for part, fix in fixes.items():
-        difference = changed(recorded, {part: now[part]}, FREE)
+        difference = find_change(recorded, {part: now[part]}, FREE)
         if difference is not None:
             name, was, is_ = difference
             raise ReplayError(f"recording `{path}`, {name}", f"{was!r}", f"{is_!r}", fix)

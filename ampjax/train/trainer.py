@@ -45,7 +45,7 @@ from ampjax.train.runs.snapshot_keeper import Keeper
 from ampjax.train.settings import STALENESS_LIMITS, Settings, settings_from
 from ampjax.train.training_data import AnyInstances, Data
 from ampjax.utils.blocking import blocking
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 from ampjax.utils.progress import Reporter
 from ampjax.utils.setting_checks import assignable
 from ampjax.utils.text_tables import html_table
@@ -485,7 +485,7 @@ class Trainer:
         instances = self.session.instances(data)
         with self._reporter(progress, instances, "losses") as reporter:
             return await single_passes.evaluate(
-                self.session, instances, reporter, self._checked(params)
+                self.session, instances, reporter, self._check_params(params)
             )
 
     def predict(
@@ -536,10 +536,10 @@ class Trainer:
         instances = self.session.instances(data, labels=False)
         with self._reporter(progress, instances, "sinks") as reporter:
             return await single_passes.predict(
-                self.session, instances, reporter, self._checked(params)
+                self.session, instances, reporter, self._check_params(params)
             )
 
-    def _checked(
+    def _check_params(
         self,
         params: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
@@ -643,7 +643,7 @@ class Trainer:
         s = self.settings
         limits = {name: getattr(s, name) for name in STALENESS_LIMITS}
         budget = "".join(f", {name}={value}" for name, value in limits.items() if value is not None)
-        return f"Trainer({len(self.graph.nodes)} nodes, {counted(len(self.plan.stages), 'stage')} on {counted(s.workers, 'worker')}, {s.mode}, max_active_keys={s.max_active_keys}, min_update_interval={s.min_update_interval}{budget})"
+        return f"Trainer({len(self.graph.nodes)} nodes, {count_of(len(self.plan.stages), 'stage')} on {count_of(s.workers, 'worker')}, {s.mode}, max_active_keys={s.max_active_keys}, min_update_interval={s.min_update_interval}{budget})"
 
     def _repr_html_(self) -> str:
         rows = []

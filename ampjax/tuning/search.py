@@ -21,7 +21,7 @@ from ampjax.tuning.play_off import play_off
 from ampjax.tuning.predictor import MakeCost, Predictor, Prepared
 from ampjax.tuning.trial import Goal, Trial
 from ampjax.tuning.tuned import Tuned
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 from ampjax.utils.progress import Reporter
 
 FIRST_TRIALS = 6
@@ -149,7 +149,7 @@ class Search:
         self.choices = done
         n_front = sum(c.is_on_front for c in done)
         self.reporter.line(
-            f"tune: {counted(len(self.prepared), 'plan')} measured, {counted(len(simulated), 'choice')} simulated, {n_front} on the front; {self.budget.spent_s:.1f} s"
+            f"tune: {count_of(len(self.prepared), 'plan')} measured, {count_of(len(simulated), 'choice')} simulated, {n_front} on the front; {self.budget.spent_s:.1f} s"
         )
 
     def _is_too_late(self, expected_s: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def counted(n: int, thing: str) -> str:
+def count_of(n: int, thing: str) -> str:
     """Writes a number of things: `1 epoch`, `2 epochs`.
 
     Args:

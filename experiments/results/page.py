@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ampjax.errors import DataError
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 from experiments.results.kept_records import NAME, Kept, load
 from experiments.results.markdown import in_words, joined
 from experiments.results.prose import ELSEWHERE, START
@@ -97,7 +97,7 @@ def setting_in_words(kept: Kept) -> str:
             beside.append(f"{name} {number}")
     words = [
         f"Measured at {setting.at}, jaxlib {setting.packages['jaxlib']}, Python {setting.python},",
-        f"on {counted(setting.cores, 'core')} of a machine with `{setting.processor}`, from {in_words(setting.date)} on.",
+        f"on {count_of(setting.cores, 'core')} of a machine with `{setting.processor}`, from {in_words(setting.date)} on.",
     ]
     if kept.later_commits:
         words.append(

@@ -323,7 +323,7 @@ def _check(
     is_others = edges.nodes and is_symbolic(leaves) and lengths != {edges.nodes}
     if len(lengths) != 1 or "none" in lengths or is_others:
         over = f"over the nodes `{edges.nodes}`" if edges.nodes else "of one length, over the nodes"
-        got = ", ".join(map(_shown, leaves)) or "nothing"
+        got = ", ".join(map(_show, leaves)) or "nothing"
         raise GraphError(
             user_line(), f"arrays {over}, as the values to send", got, "Give a value of each node."
         )
@@ -340,7 +340,7 @@ def _length_text(x: Any) -> str:
     return str(jnp.shape(x)[0])
 
 
-def _shown(x: Any) -> str:
+def _show(x: Any) -> str:
     return repr(x) if isinstance(x, Ragged) else shape_text(type_of(x))
 
 

@@ -81,7 +81,7 @@ class Ragged:
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
             if step != 1:
-                return _picked(self, range(start, stop, step))
+                return _pick_rows(self, range(start, stop, step))
             if start >= stop:
                 return Ragged(
                     self.values[0:0],
@@ -102,7 +102,7 @@ class Ragged:
         return f"Ragged({len(self)} rows of {int(np.sum(self.sizes))})"
 
 
-def _picked(rows: Ragged, numbers: Sequence[int]) -> Ragged:
+def _pick_rows(rows: Ragged, numbers: Sequence[int]) -> Ragged:
     """Some outer rows, in any order."""
     picked = [rows[number] for number in numbers]
     if not picked:

@@ -27,7 +27,7 @@ from ampjax.frontend.combinators.draw_places import DrawPlace, counting
 from ampjax.frontend.combinators.variable_names import assigned_name
 from ampjax.jaxprs.content import HasContent, OpenJaxpr
 from ampjax.jaxprs.primitives import inner, is_library_file, line_text, shape_text
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 
 COMBINATOR = jex.Primitive("combinator")
 """The primitive that every combinator binds; its parameter `call` says which one it is."""
@@ -311,7 +311,7 @@ def call_user(
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             raise  # a mistake inside of it
         raise GraphError(
-            user_line(), f"a function of {counted(len(args), 'argument')}", str(error), fix
+            user_line(), f"a function of {count_of(len(args), 'argument')}", str(error), fix
         ) from None
 
 

@@ -234,7 +234,7 @@ def _refuse_whole(error: Exception) -> None:
     """
     text = str(error)
     kinds = {cls.__name__ for cls in type(error).__mro__}
-    called = _called(error.__traceback__)
+    called = _find_callee(error.__traceback__)
     is_about_lengths = not kinds.isdisjoint(_OF_LENGTHS) or any(word in text for word in _OF_WHOLE)
     if called in OF_WHOLE and is_about_lengths:
         got = f"`{called}` on a whole sequence, whose length is each instance's own"
@@ -353,7 +353,7 @@ def _is_ours(traceback: TracebackType | None) -> bool:
     return ours
 
 
-def _called(traceback: TracebackType | None) -> str:
+def _find_callee(traceback: TracebackType | None) -> str:
     """The name of the function that the user's last line in a traceback calls; empty where its source is not known."""
     last = None
     while traceback is not None:

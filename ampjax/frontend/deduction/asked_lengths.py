@@ -144,7 +144,7 @@ def _noting(
     """A comparison of JAX's lengths that notes each use."""
 
     @functools.wraps(answered)
-    def asked(self: Any, other: Any) -> Any:
+    def note_question(self: Any, other: Any) -> Any:
         questions = _ASKED.get()
         try:
             answer = answered(self, other)
@@ -176,7 +176,7 @@ def _noting(
             )
         return answer
 
-    return asked
+    return note_question
 
 
 def _written(frame: FrameType) -> FrameType:

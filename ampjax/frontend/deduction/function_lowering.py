@@ -153,7 +153,7 @@ class FunctionLowering:
 
     def _leave_to_losses(self, cluster: Cluster, equations: Sequence[Equation]) -> None:
         """Gives the losses the values that only losses and metrics read, and the metrics' values from the instance, such as a value's count."""
-        atoms = [*_told_values(equations), *self.metrics]
+        atoms = [*_values_of_metrics(equations), *self.metrics]
         static = []
         for atom in atoms:
             if isinstance(atom, Name) and isinstance(self.known.env.get(atom), Static):
@@ -378,7 +378,7 @@ def _outputs(equations: Sequence[Equation]) -> list[Name]:
     return names
 
 
-def _told_values(equations: Sequence[Equation]) -> list[Atom]:
+def _values_of_metrics(equations: Sequence[Equation]) -> list[Atom]:
     """The values from which metrics are computed."""
     atoms: list[Atom] = []
     for equation in equations:

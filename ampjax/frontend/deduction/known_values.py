@@ -206,7 +206,7 @@ class KnownValues:
         ):
             meant = self._meant(equation)
             name = meant.source.primitive.name
-            called = _called(equation)
+            called = _name_function(equation)
             if equation.draws:
                 word = "`amp.stochastic`"
                 fix = "Draw for each element: `amp.map(lambda x: amp.stochastic(f, g, x), xs)`; what the functions close over may be no sequence either."
@@ -275,7 +275,7 @@ class KnownValues:
             }
 
 
-def _called(equation: Equation) -> str:
+def _name_function(equation: Equation) -> str:
     """Names the function of JAX with advice that the user has called; empty for other functions."""
     for source in (*reversed(equation.place.callers), equation.source):
         name = str(source.params.get("name", source.primitive.name)).strip("_")

@@ -33,15 +33,15 @@ def rows_in_numpy(
     operands = []
     for value, atom in zip(values, source.invars, strict=True):
         operands.append(np.asarray(value, atom.aval.dtype))
-    moved = _moved(source, operands, is_column)
+    moved = _move(source, operands, is_column)
     if moved is None:
-        moved = _computed(source, operands, is_column)
+        moved = _compute(source, operands, is_column)
     if moved is None:
         return None
     return [moved]
 
 
-def _moved(
+def _move(
     source: Any,
     values: Sequence[np.ndarray],
     is_column: Sequence[bool],
@@ -53,7 +53,7 @@ def _moved(
     return move(source, values)
 
 
-def _computed(
+def _compute(
     source: Any,
     values: Sequence[np.ndarray],
     is_column: Sequence[bool],
@@ -125,16 +125,16 @@ def _broadcast(
     return np.array(spread)
 
 
-def _reshaped(
+def _reshape(
     source: Any,
     values: Sequence[np.ndarray],
 ) -> np.ndarray | None:
     if len(values) > 1 or source.params["dimensions"] is not None:
         return None
-    return _squeezed(source, values)
+    return _squeeze(source, values)
 
 
-def _squeezed(
+def _squeeze(
     source: Any,
     values: Sequence[np.ndarray],
 ) -> np.ndarray:
@@ -143,7 +143,7 @@ def _squeezed(
     return rows.reshape(len(rows), *shape)
 
 
-def _padded(
+def _pad(
     source: Any,
     values: Sequence[np.ndarray],
 ) -> np.ndarray | None:
@@ -165,9 +165,9 @@ def _padded(
 
 _MOVES: Mapping[str, Callable[[Any, Sequence[np.ndarray]], np.ndarray | None]] = {
     "broadcast_in_dim": _broadcast,
-    "pad": _padded,
-    "reshape": _reshaped,
-    "squeeze": _squeezed,
+    "pad": _pad,
+    "reshape": _reshape,
+    "squeeze": _squeeze,
 }
 """Operations that compute nothing."""
 

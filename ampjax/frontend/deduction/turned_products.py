@@ -28,7 +28,7 @@ def with_products_straight(equations: Sequence[Equation]) -> list[Equation]:
             products[equation.outputs[0]] = equation
         product = products.get(equation.inputs[0]) if name == "transpose" else None  # type: ignore[call-overload]
         if product is not None and _is_turned(equation):
-            result += _swapped(product, equation)
+            result += _swap_operands(product, equation)
         else:
             result.append(equation)
     return result
@@ -45,7 +45,7 @@ def _is_turned(equation: Equation) -> bool:
     return order != sorted(order)
 
 
-def _swapped(product: Equation, turn: Equation) -> list[Equation]:
+def _swap_operands(product: Equation, turn: Equation) -> list[Equation]:
     """The equations of a product with its operands swapped, and of the transpose of its result.
 
     Args:

@@ -75,14 +75,14 @@ def from_carried(
     inputs: list[Value] = []
     types: list[Any] = []
 
-    def given(value: Value, kind: Any) -> _Recipe:
+    def add_input(value: Value, kind: Any) -> _Recipe:
         """An input of the node."""
         inputs.append(value)
         types.append(kind)
         place = len(inputs) - 1
         return lambda values: values[place]
 
-    def computed(column: EquationColumn) -> _Recipe:
+    def add_operation(column: EquationColumn) -> _Recipe:
         """Makes the recipe of an operation's result."""
         parts = []
         for each, atom in zip(column.operands, column.source.invars, strict=True):
@@ -98,8 +98,8 @@ def from_carried(
         part = carried(value)
         column = part.column.outer if isinstance(part, Static) else None
         if isinstance(column, EquationColumn) and _follows(column, carried):
-            return computed(column)
-        return given(part, kind)
+            return add_operation(column)
+        return add_input(part, kind)
 
     recipes = []
     for value, kind in zip(note.inputs, note.types, strict=True):

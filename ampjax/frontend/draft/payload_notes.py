@@ -343,7 +343,7 @@ def _note_node(
         draft.drawings[name] = Drawing(region.space, note.draws)
     values = []
     for value, kind in zip(note.inputs, note.types, strict=True):
-        values.append(_sent_in(draft, value, kind, note))
+        values.append(_bring_in(draft, value, kind, note))
     sent = replace(note, inputs=values)
     ports, places = _ports(draft, name, sent)
     draft.then(lambda: connect(_build(draft, name, sent, ports, places, builder)))
@@ -458,7 +458,7 @@ def _refuse_underivable(note: NodeNote) -> None:
             free.append(number)
     kinds = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in note.types]
 
-    def pulled(*inputs: Any) -> Any:
+    def pull_rows(*inputs: Any) -> Any:
         def function(*arrays: Any) -> list[Any]:
             values = list(inputs)
             for number, value in zip(free, arrays, strict=True):
@@ -476,7 +476,7 @@ def _refuse_underivable(note: NodeNote) -> None:
         return pull(results)
 
     try:
-        jax.eval_shape(pulled, *kinds)
+        jax.eval_shape(pull_rows, *kinds)
     except ValueError as error:
         if "Reverse-mode" not in str(error):
             raise
@@ -502,7 +502,7 @@ def _has_no_facts(space: IndexSpace, flow: Flow) -> bool:
     )
 
 
-def _sent_in(
+def _bring_in(
     draft: GraphDraft,
     value: Value,
     kind: Any,

@@ -73,12 +73,12 @@ class Reads:
         sent = draft.name(f"{name}/copies")
         met = draft.name(f"{name}/gets")
 
-        def numbered(s: State, i: Any) -> State:
+        def number_read(s: State, i: Any) -> State:
             return s.replace(**{number: getattr(s, first) + i})
 
         def make() -> Any:
             copies = ragged_builders.flatmap(
-                built_wire(flow), lambda s: getattr(s, count), numbered, name=sent
+                built_wire(flow), lambda s: getattr(s, count), number_read, name=sent
             )
             return payload_builders.npt(met, second, join=(number,))(
                 built_wire(reader),

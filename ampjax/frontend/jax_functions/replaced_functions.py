@@ -85,13 +85,13 @@ def _taking(
     """A function of JAX that calls another one for whole sequences."""
 
     @functools.wraps(original)
-    def taken(*args: Any, **kwargs: Any) -> Any:
+    def take_form(*args: Any, **kwargs: Any) -> Any:
         if not _IS_TRACED.get() or not _has_length([*args, *kwargs.values()]):
             return original(*args, **kwargs)
         result = form(*args, **kwargs)
         return original(*args, **kwargs) if result is NotImplemented else result
 
-    return taken
+    return take_form
 
 
 def _has_length(arguments: Any) -> bool:

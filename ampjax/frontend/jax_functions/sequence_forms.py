@@ -22,7 +22,7 @@ def convolve(
         a, v = v, a
     if export.is_symbolic_dim(v.shape[0]):
         return NotImplemented
-    return _correlated(a, v[::-1], mode, **settings)
+    return _correlate(a, v[::-1], mode, **settings)
 
 
 def correlate(
@@ -34,10 +34,10 @@ def correlate(
     """`jnp.correlate` of a sequence with a kernel of fixed size."""
     if export.is_symbolic_dim(v.shape[0]):
         return NotImplemented
-    return _correlated(a, jnp.conj(v), mode, **settings)
+    return _correlate(a, jnp.conj(v), mode, **settings)
 
 
-def _correlated(
+def _correlate(
     xs: Any,
     kernel: Any,
     mode: str,
@@ -93,13 +93,13 @@ def pad(
     return array
 
 
-def _reflected(places: Any, n: Any) -> Any:
+def _reflect(places: Any, n: Any) -> Any:
     period = jnp.maximum(2 * n - 2, 1)
     place = places % period
     return jnp.minimum(place, period - place)
 
 
-def _mirrored(places: Any, n: Any) -> Any:
+def _mirror(places: Any, n: Any) -> Any:
     period = jnp.maximum(2 * n, 1)
     place = places % period
     return jnp.minimum(place, period - 1 - place)
@@ -108,8 +108,8 @@ def _mirrored(places: Any, n: Any) -> Any:
 _PADDED: Mapping[str, Callable[[Any, Any], Any]] = {
     "edge": lambda places, n: jnp.clip(places, 0, n - 1),
     "wrap": lambda places, n: places % jnp.maximum(n, 1),
-    "reflect": _reflected,
-    "symmetric": _mirrored,
+    "reflect": _reflect,
+    "symmetric": _mirror,
 }
 """By mode: from places, of which those outside of `0..n-1` are padding, and `n` to the places that are read."""
 

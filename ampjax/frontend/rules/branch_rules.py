@@ -71,7 +71,7 @@ def switch(
     elif isinstance(index, Computed) and index.was_read is not None:
         decision = choice_by_value(low, call, field, len(operands_of_each), region, index)
         guards = decision.guards
-        inputs = sent_along(low, call, operands_of_each, decision)
+        inputs = send_along(low, call, operands_of_each, decision)
     else:
         raise unread(call)
     results = []
@@ -226,7 +226,7 @@ def choice_by_value(
     return decision
 
 
-def sent_along(
+def send_along(
     low: Lowering,
     call: Call,
     operands: Sequence[Sequence[Value]],
@@ -245,7 +245,7 @@ def sent_along(
     """
     region = decision.region
     word = call.options["word"]
-    needed, types = _needed_in_branches(call, operands)
+    needed, types = _list_needed(call, operands)
     places: dict[int, list[Computed]] = {}
     for group in by_dtype(types):
         flow = low.pack(
@@ -283,7 +283,7 @@ def sent_along(
     return result
 
 
-def _needed_in_branches(
+def _list_needed(
     call: Call,
     operands: Sequence[Sequence[Value]],
 ) -> tuple[list[Value], list[Any]]:
@@ -525,7 +525,7 @@ def merge_results(
     for i in sorted(wanted.values):
         values = [branch[i] for branch in results]
         if any(isinstance(value, Elements) for value in values):
-            out[i] = _merged_elements(
+            out[i] = _merge_elements(
                 low,
                 name,
                 line,
@@ -537,19 +537,19 @@ def merge_results(
         elif guards[0].column is not None and all(
             isinstance(value, Static | Constant) for value in values
         ):
-            out[i] = _merged_columns(low, values, guards, region, types[i])
+            out[i] = _merge_columns(low, values, guards, region, types[i])
         else:
             packed.append(i)
     for members in wanted.groups:
         group = [i for i in members if i in packed]
         if group:
-            merged = _merged_messages(low, types, name, line, results, guards, region, group)
+            merged = _merge_messages(low, types, name, line, results, guards, region, group)
             for i, value in zip(group, merged, strict=True):
                 out[i] = value
     return out
 
 
-def _merged_messages(
+def _merge_messages(
     low: Lowering,
     types: Sequence[Any],
     name: str,
@@ -580,7 +580,7 @@ def _merged_messages(
     return merged
 
 
-def _merged_columns(
+def _merge_columns(
     low: Lowering,
     values: Sequence[Value],
     guards: Sequence[Guard],
@@ -602,7 +602,7 @@ def _merged_columns(
     return Static(Column(region.space, compute))
 
 
-def _merged_elements(
+def _merge_elements(
     low: Lowering,
     name: str,
     line: str,
@@ -623,12 +623,12 @@ def _merged_elements(
     if any(isinstance(element, Elements) for element in elements):
         return Elements(
             spaces[0],
-            _merged_elements(low, name, line, elements, guards, inner, row),
+            _merge_elements(low, name, line, elements, guards, inner, row),
         )
     if guards[0].column is not None and all(isinstance(element, Static) for element in elements):
         return Elements(
             spaces[0],
-            _merged_columns(low, elements, guards, inner, row),
+            _merge_columns(low, elements, guards, inner, row),
         )
     flows = []
     for element, guard in zip(elements, guards, strict=True):

@@ -66,7 +66,7 @@ def first_round(
     return None if first.needs_params(needed) else first
 
 
-def begun_apart(
+def begin_apart(
     low: Lowering,
     call: Call,
     values: Sequence[Value],

@@ -16,7 +16,7 @@ from ampjax.frontend.draft.decisions import Decision
 from ampjax.frontend.draft.graph_draft import built_wire
 from ampjax.frontend.draft.index_spaces import IndexSpace, Region
 from ampjax.frontend.draft.values import Computed, Flow, Value, Wanted, read_of
-from ampjax.frontend.rules.branch_rules import Asked, merge_results, only_read, sent_along, unread
+from ampjax.frontend.rules.branch_rules import Asked, merge_results, only_read, send_along, unread
 from ampjax.frontend.rules.carry_loops import leave
 from ampjax.ir.builders import ragged_builders
 from ampjax.ir.state import State
@@ -50,7 +50,7 @@ def switches(
     visits.meanings[visits.index] = f"which of the {k} choices ({call.line})"
     decision = _decision(
         low,
-        _asked(low, numbers, fields, region, call),
+        _ask_numbers(low, numbers, fields, region, call),
         fields,
         region,
         visits,
@@ -58,7 +58,7 @@ def switches(
         word,
     )
     guards = decision.choices(field, len(operands_of_each))
-    inputs = sent_along(low, call, operands_of_each, decision)
+    inputs = send_along(low, call, operands_of_each, decision)
     types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
     needed = sorted({i % len(types) for i in wanted.values})
     of_each = Wanted(set(needed), groups=by_dtype(types, needed))
@@ -97,7 +97,7 @@ def switches(
     return [value if i in wanted.values else None for i, value in enumerate(out)]
 
 
-def _asked(
+def _ask_numbers(
     low: Lowering,
     numbers: Sequence[Value],
     fields: Sequence[str],
@@ -146,7 +146,7 @@ def _decision(
     index = visits.index
     k = len(fields)
 
-    def chosen(s: State) -> Any:
+    def choose_result(s: State) -> Any:
         return select(
             getattr(s, index),
             *(getattr(s, one) for one in fields),
@@ -172,7 +172,7 @@ def _decision(
         each = low.draft.control(inside, flow.types, copies, flow.is_fresh)
         places = [inside.where(guard) for guard in decision.guards]
         return [
-            *low.draft.split(each, chosen, places, word),
+            *low.draft.split(each, choose_result, places, word),
             each,
         ]
 

@@ -15,7 +15,7 @@ from ampjax.frontend.deduction.lowering import MESSAGE_RULES, Lowering
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, NumberColumn, Region
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Static, Value, Wanted
 from ampjax.frontend.rules.carry_loops import CarryLoop, group_carry
-from ampjax.frontend.rules.first_rounds import begun_apart, first_round
+from ampjax.frontend.rules.first_rounds import begin_apart, first_round
 from ampjax.frontend.rules.foresight import Foresight
 
 
@@ -58,7 +58,7 @@ def scan(
         return _of_elements(low, results, inner, call)
     # The first round is apart where the carry begins with constants, with which the body needs no parameters.
     if (first := first_round(step, closed, init, rows, region, wanted)) is not None:
-        return begun_apart(
+        return begin_apart(
             low,
             call,
             [*closed, *init, *rows],

@@ -123,7 +123,7 @@ def _element(
     flow = element.flow
     if flow not in taken:
         if original is xs:
-            taken[flow] = _taken_out(
+            taken[flow] = _take_out(
                 low,
                 flow,
                 space,
@@ -182,7 +182,7 @@ def _of_region(
     return column if rows is None else column[rows]
 
 
-def _taken_out(
+def _take_out(
     low: Lowering,
     flow: Flow,
     space: IndexSpace,
@@ -223,7 +223,7 @@ def _row_of(
     rows: list[Value] = [Computed(flow, part) for part in range(len(flow.types))]
     flag = jax.ShapeDtypeStruct((), np.int32)
 
-    def masked(
+    def mask_element(
         _: Any,
         chosen: Any,
         *values: Any,
@@ -239,7 +239,7 @@ def _row_of(
         flow.region,
         [Static(is_it), *rows],
         [flag, *flow.types],
-        masked,
+        mask_element,
         flow.types,
         group,
         call.line,

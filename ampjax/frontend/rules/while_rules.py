@@ -24,7 +24,7 @@ from ampjax.frontend.rules.branch_rules import (
     choice_by_value,
     merge_results,
     only_read,
-    sent_along,
+    send_along,
 )
 from ampjax.frontend.rules.carry_loops import leave
 from ampjax.ir.state import State
@@ -66,7 +66,7 @@ def while_loop(
         region,
         answer,
     )
-    ended, goes = sent_along(
+    ended, goes = send_along(
         low,
         functions,
         [init, [*closed, *init]],
@@ -106,7 +106,7 @@ def _around(
     rounds = _Rounds(low, call, region)
     inner = region.within(rounds.decision.inside(region.space))
     name = rounds.name
-    values = _closed_over(low, rounds, closed, turn, region, inner)
+    values = _carry_around(low, rounds, closed, turn, region, inner)
     carried = turn.variables[len(closed) :]
     types = [variable.aval for variable in carried]
     new = _go_around(carried, turn, wanted)
@@ -154,7 +154,7 @@ def _around(
     return result
 
 
-def _closed_over(
+def _carry_around(
     low: Lowering,
     rounds: _Rounds,
     closed: Sequence[Value],

@@ -170,7 +170,7 @@ def _jvp(
     """Differentiates: in its linear arguments the function is its own derivative, in all others JAX differentiates."""
     n = params["n_given"]
     results = PAIR.bind(*primals, **params)
-    changes = [filled(t) for t in tangents]
+    changes = [fill_tangents(t) for t in tangents]
     if all(isinstance(t, ad.Zero) for t in tangents[:n]):
         return results, PAIR.bind(
             *primals[:n],
@@ -208,7 +208,7 @@ def _differentiated() -> Iterator[None]:
         IS_DIFFERENTIATED.reset(token)
 
 
-def filled(tangent: Any) -> Any:
+def fill_tangents(tangent: Any) -> Any:
     """Returns a tangent or cotangent as an array, also for one known to be zero.
 
     Args:

@@ -79,7 +79,7 @@ def with_replaced(
         rule = rules.get(name) or _INSIDE.get(name)
         if rule is None or not _is_or_holds(eqn, rules):
             return bind(eqn, values)
-        return rule(eqn, _typed(values, eqn.invars), run)
+        return rule(eqn, _cast_results(values, eqn.invars), run)
 
     outputs = evaluate(
         jaxpr,
@@ -87,7 +87,7 @@ def with_replaced(
         args,
         lambda eqn, values: list(results(eqn, values)),
     )
-    return _typed(outputs, jaxpr.outvars)
+    return _cast_results(outputs, jaxpr.outvars)
 
 
 class WhileLoop(NamedTuple):
@@ -185,7 +185,7 @@ def _loop(eqn: Any, run: Run) -> WhileLoop:
     )
 
 
-def _typed(values: Values, atoms: Sequence[Any]) -> Values:
+def _cast_results(values: Values, atoms: Sequence[Any]) -> Values:
     """Returns values of atoms, of literals with the dtype."""
     typed = []
     for value, atom in zip(values, atoms, strict=True):
@@ -268,7 +268,7 @@ def _of_vmap(
     return run(eqn.params["call"], values)
 
 
-def _rematerialized(
+def _rematerialize(
     eqn: Any,
     values: Values,
     run: Run,
@@ -287,6 +287,6 @@ _INSIDE = {
     "cond": _cond,
     "custom_vmap_call": _of_vmap,
     **dict.fromkeys(CALLS, in_place),
-    **dict.fromkeys(REMATERIALIZED, _rematerialized),
+    **dict.fromkeys(REMATERIALIZED, _rematerialize),
 }
 """Rules for equations that hold replaced ones."""

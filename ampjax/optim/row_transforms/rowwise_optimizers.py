@@ -176,7 +176,7 @@ def rowwise_adam(
     ) -> tuple[Tree, RowwiseAdamState]:
         del params
         count = jnp.asarray(optax.safe_increment(state.count))
-        nu = _decayed(updates, state.nu, b2)
+        nu = _decay(updates, state.nu, b2)
         second = jax.tree.map(lambda v: v / (1 - b2**count), nu)
         if b1 is None:
             mu = None
@@ -245,7 +245,7 @@ def rowwise_rmsprop(
         params: Tree = None,
     ) -> tuple[Tree, RowwiseRmspropState]:
         del params
-        nu = _decayed(updates, state.nu, decay)
+        nu = _decay(updates, state.nu, decay)
         steps = jax.tree.map(
             lambda g, v: _over_root(g, v, eps),
             updates,
@@ -335,7 +335,7 @@ def _mean_square(g: jax.Array) -> jax.Array:
     return total / max(math.prod(g.shape[1:]), 1)
 
 
-def _decayed(grads: Tree, means: Tree, decay: Any) -> Tree:
+def _decay(grads: Tree, means: Tree, decay: Any) -> Tree:
     return jax.tree.map(
         lambda g, v: decay * v + (1 - decay) * _mean_square(g),
         grads,

@@ -81,7 +81,7 @@ def stochastic_rounding(
     def init(params: Tree) -> StochasticRoundingState:
         return StochasticRoundingState(
             jnp.zeros((), jnp.int32),
-            tx.init(_widened(params)),
+            tx.init(_widen(params)),
         )
 
     def update(
@@ -97,9 +97,9 @@ def stochastic_rounding(
                 "none",
                 "Call `tx.update(grads, state, params)`.",
             )
-        wide = _widened(params)
+        wide = _widen(params)
         steps, inner = step.update(
-            _widened(updates),
+            _widen(updates),
             state.inner,
             wide,
             **extra,
@@ -121,7 +121,7 @@ def stochastic_rounding(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _widened(tree: Tree) -> Tree:
+def _widen(tree: Tree) -> Tree:
     """Narrow leaves as float32."""
 
     def widened(leaf: jax.Array) -> jax.Array:
@@ -167,17 +167,17 @@ def _uniform(param: jax.Array, salt: jax.Array) -> jax.Array:
         salts = columns * jnp.uint32(_STEP)
         bits = bits + salts.reshape(param.shape[1:])
         of_row = jnp.sum(
-            _mixed(bits),
+            _mix_bits(bits),
             tuple(range(1, param.ndim)),
             dtype=jnp.uint32,
             keepdims=True,
         )
         bits = bits + of_row
-    high = _mixed(bits ^ salt) >> 8
+    high = _mix_bits(bits ^ salt) >> 8
     return high.astype(jnp.float32) * jnp.float32(2.0**-24)
 
 
-def _mixed(bits: jax.Array) -> jax.Array:
+def _mix_bits(bits: jax.Array) -> jax.Array:
     """MurmurHash3's finalizer, of uint32."""
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         bits = (bits ^ (bits >> shift)) * jnp.uint32(factor)

@@ -50,14 +50,14 @@ def copy_part(part: Tree) -> Tree:
       Copies of NumPy arrays, and of whatever else NumPy takes for arrays; JAX's own, which nobody can write to.
     """
 
-    def copied(leaf: Any) -> Any:
+    def copy_rows(leaf: Any) -> Any:
         if isinstance(leaf, jax.Array):
             return leaf
         result = aligned_empty(np.shape(leaf), leaf.dtype)
         result[...] = leaf
         return result
 
-    return jax.tree.map(copied, part)
+    return jax.tree.map(copy_rows, part)
 
 
 class PaddedSizes:
@@ -221,16 +221,14 @@ def inputs(
         for replica_rows, given in zip(each, result, strict=True):
             given.rows[path] = padded[id(replica_rows.rows)]
             given.inverse[path] = replica_rows.unique.inverse
-            given.ids[path] = _padded_ids(
-                replica_rows.unique.ids, size, program.tables[path].shape[0]
-            )
+            given.ids[path] = _pad_ids(replica_rows.unique.ids, size, program.tables[path].shape[0])
 
     nbytes = sum(replica_rows.rows.nbytes for each in pulled.values() for replica_rows in each)
     all_of([partial(pad, path) for path in pulled], nbytes)
     return result
 
 
-def _padded_ids(
+def _pad_ids(
     ids: np.ndarray,
     size: int,
     n_rows: int,

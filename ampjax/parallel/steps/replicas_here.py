@@ -95,7 +95,7 @@ class ReplicasHere:
         for path, (unique,) in workers.items():
             pulled[path] = PulledRows(
                 unique,
-                self._served_home(path).pull_for(machine, unique.ids, readings[path]),
+                self._find_served_home(path).pull_for(machine, unique.ids, readings[path]),
                 readings[path],
             )
         (inputs,) = batch_rows.inputs(
@@ -135,7 +135,7 @@ class ReplicasHere:
         waiting = {}
         for path, rows in share.pulled.items():
             grads = np.asarray(share.result.rows[path])[: len(rows.unique.ids)]
-            served = self._served_home(path)
+            served = self._find_served_home(path)
             waiting[path] = [
                 naming_variable(
                     path,
@@ -165,7 +165,7 @@ class ReplicasHere:
         assert isinstance(self.homes.dense, DenseAtServers)
         return self.homes.dense
 
-    def _served_home(self, path: str) -> RowsAtServers:
+    def _find_served_home(self, path: str) -> RowsAtServers:
         home = self.homes.rows[path]
         assert isinstance(home, RowsAtServers)
         return home

@@ -196,9 +196,9 @@ def mapped_step(
         loss, grads = reduce_over_replicas(loss, grads, reduction)
         finite = _finite(loss, grads)
 
-        def updated(params: Tree, state: Tree) -> tuple[Tree, Tree]:
+        def update_params(params: Tree, state: Tree) -> tuple[Tree, Tree]:
             updates, new = update(grads, state, params, value=loss, grad=grads)
-            return _typed_like(
+            return _cast_like(
                 (params, state),
                 (optax.apply_updates(params, updates), new),
             )
@@ -207,13 +207,13 @@ def mapped_step(
             # A branch is updated in place, where choosing number by number would copy all parameters and state first.
             params, state = jax.lax.cond(
                 finite.all(),
-                updated,
+                update_params,
                 lambda *old: old,
                 params,
                 state,
             )
         else:
-            params, state = updated(params, state)
+            params, state = update_params(params, state)
         return params, state, GradientResult(loss, aux, finite, grads if keep else None, {})
 
     return map_over_devices(step, devices, AXIS, donate_argnums=(0, 1))
@@ -240,7 +240,7 @@ def reduce_over_replicas(
         old,
     )
     if reduction.at_once:
-        totals = _summed_at_once(wide)
+        totals = _sum_at_once(wide)
     else:
         totals = jax.tree.map(
             lambda leaf: jax.lax.psum(leaf, AXIS),
@@ -259,7 +259,7 @@ def reduce_over_replicas(
     )
 
 
-def _summed_at_once(tree: Tree) -> Tree:
+def _sum_at_once(tree: Tree) -> Tree:
     """The sums over replicas, by one AllReduce for all leaves of a dtype."""
     leaves, structure = jax.tree.flatten(tree)
     result: list[Any] = list(leaves)
@@ -311,7 +311,7 @@ def _all_finite(leaf: jax.Array) -> jax.Array:
     return jnp.isfinite(jnp.sum(wide * (1 / max(leaf.size, 1))))
 
 
-def _typed_like(old: Tree, new: Tree) -> Tree:
+def _cast_like(old: Tree, new: Tree) -> Tree:
     """Casts new values to the dtypes of the old ones: a dtype widened by a transform would need another compilation."""
     return jax.tree.map(
         lambda o, n: n if n.dtype == o.dtype else n.astype(o.dtype),

@@ -27,7 +27,7 @@ from ampjax.parallel.steps.step_outcome import require_finite
 from ampjax.parallel.workers.deals import Deal, Dealer
 from ampjax.parallel.workers.process_group import ProcessGroup
 from ampjax.parallel.workers.worker_messages import Go, StepDone
-from ampjax.parallel.workers.workers_step import aux_of, pulled_leaves
+from ampjax.parallel.workers.workers_step import aux_of, pull_leaves
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 
 Tree = Any
@@ -158,7 +158,7 @@ class ReplicasAtWorkers:
         part = jax.tree.map(on_host, part)
         self._dealer.tell_places()
         deal = self._dealer.deal({replica: part})
-        params = pulled_leaves(self._dense, self.resources.homes[replica])
+        params = pull_leaves(self._dense, self.resources.homes[replica])
         with self.group.exchange():
             self.group.tell_one(
                 replica,

@@ -170,7 +170,7 @@ class Dealer:
         if after is None:
             touched = None
         else:
-            touched = _touched_rows(home, after.rows[path])
+            touched = _find_touched_rows(home, after.rows[path])
         reading = readings[path] if home.is_served else WHOLE
         works = {}
         for replica, unique in rows.items():
@@ -250,7 +250,7 @@ class Dealer:
             deal.updates[path][copy].note_pushes(clients)
 
 
-def _touched_rows(
+def _find_touched_rows(
     home: RowHome,
     rows: Sequence[UniqueRows],
 ) -> np.ndarray | None:

@@ -193,7 +193,7 @@ class WorkersStep(HomedStep):
         home = self._at_servers
         if home is None:
             return None
-        return pulled_leaves(home, self.resources.homes[replica])
+        return pull_leaves(home, self.resources.homes[replica])
 
     def _dense_gradients(self, done: Sequence[StepDone]) -> Any:
         """Converts the reduced gradients to the form of their home."""
@@ -206,7 +206,7 @@ class WorkersStep(HomedStep):
         return done[0].number
 
 
-def pulled_leaves(home: DenseAtServers, machine: int) -> list[np.ndarray]:
+def pull_leaves(home: DenseAtServers, machine: int) -> list[np.ndarray]:
     """Sends dense variables to a machine.
 
     Returns:

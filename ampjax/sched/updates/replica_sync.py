@@ -77,7 +77,7 @@ class ReplicaGroups:
         if self._sync.rule == "message" and group.triggered and node not in group.handed_in:
             group.handed_in[node] = None
             changes.append(Contribute(name, node))
-        return changes + self._met(name)
+        return changes + self._find_meeting(name)
 
     def catch_up(self) -> list[tuple[int, Change]]:
         """Makes the meetings that were put off; nothing may be in flight.
@@ -89,7 +89,7 @@ class ReplicaGroups:
         self._clock[c.CLOSED] = 0
         result = []
         for name in late:
-            for change in self._met(name):
+            for change in self._find_meeting(name):
                 result.append((self.flushed_by[self.groups[name][0]], change))
         return result
 
@@ -138,7 +138,7 @@ class ReplicaGroups:
             group.since = dict(state[name])
         self.forget_handed_in()
 
-    def _met(self, name: str) -> list[Change]:
+    def _find_meeting(self, name: str) -> list[Change]:
         """The meeting of a group, if that is due and need not be put off."""
         group = self._groups[name]
         averages = self._sync.rule == "every_k"

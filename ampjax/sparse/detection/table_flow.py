@@ -358,7 +358,7 @@ class TableFlow:
     ) -> list[Value]:
         """Iterates a loop's carry until another step adds nothing. Tables must be passed on unchanged."""
 
-        def used(value: Value) -> Deps:
+        def find_used(value: Value) -> Deps:
             return self._all_used(
                 [value], eqn, place, "which carries the table along and may change it"
             )
@@ -369,7 +369,7 @@ class TableFlow:
         carry = []
         # A table that the body may change is used as a whole, once and for all.
         for v, unchanged in zip(init, same, strict=True):
-            carry.append(v if unchanged else used(v))
+            carry.append(v if unchanged else find_used(v))
         # Origins only grow, and there are finitely many, so this ends.
         while True:
             pairs = zip(
@@ -379,7 +379,7 @@ class TableFlow:
             )
             new = []
             for old, out in pairs:
-                new.append(old if isinstance(old, TableView) else old | used(out))
+                new.append(old if isinstance(old, TableView) else old | find_used(out))
             if new == carry:
                 return carry
             carry = new

@@ -214,11 +214,11 @@ def _change_rows(
 ) -> TableView:
     """The view with something done to each of its rows, and other fields."""
 
-    def changed(rows: Any) -> Any:
+    def change_view(rows: Any) -> Any:
         return rows if rows is None or isinstance(rows, frozenset) else change(rows)
 
-    segments = tuple(dataclasses.replace(s, value=changed(s.value)) for s in view.segments)
-    writes = tuple(Overwrite(w.rows, changed(w.values)) for w in view.writes)
+    segments = tuple(dataclasses.replace(s, value=change_view(s.value)) for s in view.segments)
+    writes = tuple(Overwrite(w.rows, change_view(w.values)) for w in view.writes)
     return dataclasses.replace(view, segments=segments, writes=writes, **fields)
 
 

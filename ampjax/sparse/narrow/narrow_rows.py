@@ -145,13 +145,13 @@ class NarrowRows:
           row_ids: `[n]`, their numbers in the table. The random numbers follow from these, the version and the seed.
           version: The number of the update.
         """
-        key = _mixed(self.seed) ^ version
+        key = _mix_state(self.seed) ^ version
         self._round(
             stored,
             places,
             rows,
             row_ids,
-            _mixed(key),
+            _mix_state(key),
             False,
         )
 
@@ -220,7 +220,7 @@ def _flat(rows: np.ndarray) -> np.ndarray:
     return rows.reshape(n, size)
 
 
-def _mixed(number: int) -> int:
+def _mix_state(number: int) -> int:
     """SplitMix64's next number after some state, from 0 to 2^64 - 1."""
     bits = (number + 0x9E3779B97F4A7C15) & _MASK
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

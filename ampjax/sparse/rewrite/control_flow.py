@@ -148,7 +148,7 @@ def _cond(
                 for site, ids in id_shapes.items()
             }
 
-    def filled(branch: Callable[..., Result]) -> Callable[..., Result]:
+    def fill_tangents(branch: Callable[..., Result]) -> Callable[..., Result]:
         def run(operands: list[Any], positions: Positions) -> Result:
             outs, ids = branch(operands, positions)
             return outs, blanks | ids
@@ -157,7 +157,7 @@ def _cond(
 
     return jax.lax.switch(
         ins[0],
-        [filled(branch) for branch in branches],
+        [fill_tangents(branch) for branch in branches],
         ins[1:],
         positions,
     )

@@ -151,7 +151,7 @@ class SharedFolder:
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         self._note = self._open(f"{process}.writing")
-        cut = self._noted(process)
+        cut = self._read_notes(process)
         if len(cut):
             killed = self._open(f"{process}.cut")
             os.pwrite(killed, cut.tobytes(), os.fstat(killed).st_size)
@@ -188,14 +188,14 @@ class SharedFolder:
                     counts.append(np.frombuffer(before.read_bytes(), _COUNT))
                 is_gone = process != self._sharing.process and not self._has_lock(process)
                 if is_gone:
-                    counts.append(self._noted(process))
+                    counts.append(self._read_notes(process))
                 if forget:
                     before.unlink(missing_ok=True)
                     if is_gone:
                         (self.path / f"{process}.writing").unlink(missing_ok=True)
         return np.unique(np.concatenate(counts))
 
-    def _noted(self, process: int) -> np.ndarray:
+    def _read_notes(self, process: int) -> np.ndarray:
         """The rows that a process has noted."""
         path = self.path / f"{process}.writing"
         numbers = (
@@ -273,7 +273,7 @@ class PlaceTaken(TableSharing):
     place: SharedFolder | None = None
 
 
-def _taken_place(sharing: TableSharing, folder: Path) -> SharedFolder | None:
+def _find_place(sharing: TableSharing, folder: Path) -> SharedFolder | None:
     """The place that another `Table` of this process has in a folder; None without one.
 
     Args:
@@ -316,7 +316,7 @@ def opening(
             _check_room(folder, nbytes)
         else:
             _check_same(folder, facts)
-        taken = _taken_place(sharing, folder)
+        taken = _find_place(sharing, folder)
         if taken is not None:
             yield taken
             return

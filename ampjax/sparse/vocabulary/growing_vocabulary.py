@@ -188,7 +188,7 @@ class Vocabulary:
         Raises:
           DataError: If they are no integers of 64 bits, or no strings where ids are strings.
         """
-        id_array = self._checked(ids)
+        id_array = self._check_ids(ids)
         numbers = id_array.reshape(-1)
         if self._codes is not None:
             numbers = self._codes.find(numbers.tolist())
@@ -207,7 +207,7 @@ class Vocabulary:
         Raises:
           DataError: If they are no integers of 64 bits, or no strings where ids are strings. Nothing has changed then.
         """
-        id_array = self._checked(ids)
+        id_array = self._check_ids(ids)
         numbers = id_array.reshape(-1)
         with uninterrupted():
             if self._codes is not None:
@@ -243,9 +243,9 @@ class Vocabulary:
 
     # ---- ids as they are given ---------------------------------------------------------------------------------------
 
-    def _checked(self, ids: Any) -> np.ndarray:
+    def _check_ids(self, ids: Any) -> np.ndarray:
         """Ids of the right kind, in their shape: int64 in an array of their own, or strings as objects."""
-        return _checked_integers(ids) if self._codes is None else _checked_strings(ids)
+        return _check_integers(ids) if self._codes is None else _check_strings(ids)
 
     def _as_given(self, numbers: np.ndarray) -> np.ndarray:
         """Ids in the form that users gave."""
@@ -314,7 +314,9 @@ class Vocabulary:
             settings = VocabularySettings(**saved.settings)
             counts = VocabularyCounts(**saved.counts)
         except (TypeError, SettingsError) as error:
-            raise vocabulary_files.damaged(folder, "settings and counts", f"{error}") from error
+            raise vocabulary_files.damage_error(
+                folder, "settings and counts", f"{error}"
+            ) from error
         result = cls(**saved.settings)
         vocabulary_files.check(folder, saved, settings.max_rows - 1, counts.calls)
         candidates = saved.candidates
@@ -338,7 +340,7 @@ def _rows(entries: np.ndarray) -> np.ndarray:
     return (entries + 1).astype(np.int32)
 
 
-def _checked_integers(ids: Any) -> np.ndarray:
+def _check_integers(ids: Any) -> np.ndarray:
     """Ids as int64, a copy.
 
     Raises:
@@ -357,7 +359,7 @@ def _checked_integers(ids: Any) -> np.ndarray:
     return np.array(array, np.int64, order="C")
 
 
-def _checked_strings(ids: Any) -> np.ndarray:
+def _check_strings(ids: Any) -> np.ndarray:
     """Ids as an array of strings, which are objects.
 
     Raises:

@@ -46,7 +46,7 @@ class SavedVocabulary(NamedTuple):
     texts: list[str] | None
 
 
-def damaged(folder: str | Path, expected: str, got: str) -> TableError:
+def damage_error(folder: str | Path, expected: str, got: str) -> TableError:
     """The error for files that hold something else than a vocabulary.
 
     Args:
@@ -100,13 +100,13 @@ def load(folder: str | Path) -> SavedVocabulary:
     settings = facts.get("vocabulary")
     counts = facts.get("counts")
     if not isinstance(settings, dict) or not isinstance(counts, dict):
-        raise damaged(folder, "settings and counts", "something else")
+        raise damage_error(folder, "settings and counts", "something else")
     _, arrays = table_files.read_arrays(folder, facts)
     has_texts = bool(settings.get("strings"))
     wanted = _INTEGERS + (_TEXTS if has_texts else [])
     types = [(array.ndim, str(array.dtype)) for array in arrays]
     if types != wanted:
-        raise damaged(folder, f"arrays {wanted}", f"{types}")
+        raise damage_error(folder, f"arrays {wanted}", f"{types}")
     texts = None
     if has_texts:
         texts = _split_texts(folder, *arrays[3:])
@@ -142,19 +142,19 @@ def check(
     tables = (saved.known, saved.candidates)
     for table in tables:
         if table.shape[1] != _WIDTH:
-            raise damaged(folder, f"{_WIDTH} columns", f"{table.shape[1]}")
+            raise damage_error(folder, f"{_WIDTH} columns", f"{table.shape[1]}")
     used = np.concatenate([saved.known[:, 0], saved.free])
     used.sort()
     if len(used) > most or (used != np.arange(len(used))).any():
-        raise damaged(folder, f"each of at most {most} rows once", "others")
+        raise damage_error(folder, f"each of at most {most} rows once", "others")
     ids = np.concatenate([table[:, 1] for table in tables])
     if len(np.unique(ids)) != len(ids):
-        raise damaged(folder, "each id once", "an id that is there twice")
+        raise damage_error(folder, "each id once", "an id that is there twice")
     if saved.texts is not None:
         _check_numbers(folder, saved.texts, ids)
     for table in tables:
         if not _are_in_order(table, calls):
-            raise damaged(folder, f"ids in the order of {calls} calls", "another order")
+            raise damage_error(folder, f"ids in the order of {calls} calls", "another order")
 
 
 def _are_in_order(table: np.ndarray, calls: int) -> bool:
@@ -175,7 +175,7 @@ def _check_numbers(
     in_order = np.sort(numbers)
     is_numbered = np.array_equal(in_order, np.arange(len(texts)))
     if not is_numbered or len(set(texts)) != len(texts):
-        raise damaged(folder, "a string for each id", "others")
+        raise damage_error(folder, "a string for each id", "others")
 
 
 def _split_texts(
@@ -185,7 +185,7 @@ def _split_texts(
 ) -> list[str]:
     """Cuts joined strings apart."""
     if (sizes < 0).any() or sizes.sum() != len(joined):
-        raise damaged(folder, "sizes of strings", "others")
+        raise damage_error(folder, "sizes of strings", "others")
     encoded = joined.tobytes()
     texts = []
     start = 0
@@ -195,5 +195,5 @@ def _split_texts(
             texts.append(encoded[start:end].decode("utf-8", "surrogatepass"))
             start = end
     except UnicodeDecodeError as error:
-        raise damaged(folder, "strings in UTF-8", f"{error}") from error
+        raise damage_error(folder, "strings in UTF-8", f"{error}") from error
     return texts

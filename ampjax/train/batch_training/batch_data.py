@@ -173,7 +173,7 @@ class BatchData:
             )
         return KnownData(data, like.purpose, examples, size, packed)
 
-    def uncompiled(self) -> list[tuple[str, Batch]]:
+    def list_uncompiled(self) -> list[tuple[str, Batch]]:
         """Lists a batch of each shape that is known and not compiled, each beside the purpose of its run."""
         programs: dict[Any, tuple[str, Batch]] = {}
         for known in self._known:

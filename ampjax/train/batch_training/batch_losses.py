@@ -32,7 +32,7 @@ class BatchLosses:
           sums: Its sums.
         """
         before = self._sums.get(train)
-        self._sums[train] = sums if before is None else _added(before, sums)
+        self._sums[train] = sums if before is None else _add_sums(before, sums)
 
     def clear(self) -> None:
         """Forgets all sums."""
@@ -84,5 +84,5 @@ class BatchLosses:
 
 
 @jax.jit
-def _added(one: Sums, other: Sums) -> Sums:
+def _add_sums(one: Sums, other: Sums) -> Sums:
     return jax.tree.map(jnp.add, one, other)

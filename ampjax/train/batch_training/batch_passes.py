@@ -19,7 +19,7 @@ from ampjax.sched.diagnose.statistics import RunCounts
 from ampjax.train.batch_training.batch_data import BatchData
 from ampjax.train.batch_training.batch_function import Batch
 from ampjax.train.batch_training.batch_losses import BatchLosses
-from ampjax.train.batch_training.batch_predictions import BatchOutputs, gathered
+from ampjax.train.batch_training.batch_predictions import BatchOutputs, gather_outputs
 from ampjax.train.batch_training.batch_programs import BatchPrograms
 from ampjax.train.batch_training.refusals import no_messages
 from ampjax.train.grouping import in_batches
@@ -212,7 +212,7 @@ class BatchPasses:
         Raises:
           GraphError: If an output is a sequence for each element of another one.
         """
-        return gathered(outputs, sinks)
+        return gather_outputs(outputs, sinks)
 
 
 class Rounds:

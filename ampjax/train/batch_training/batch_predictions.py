@@ -15,7 +15,7 @@ BatchOutputs = list[tuple[np.ndarray, Mapping[str, Any]]]
 """For each batch the numbers of its examples, and by name the rows that these have told."""
 
 
-def gathered(
+def gather_outputs(
     outputs: BatchOutputs,
     sinks: Mapping[str, Node],
 ) -> dict[str, Predictions]:

@@ -56,7 +56,7 @@ class BatchPreparation:
         Args:
           reporter: Shows how many these are.
         """
-        wanted = self._data.uncompiled()
+        wanted = self._data.list_uncompiled()
         with reporter.part(COMPILING, len(wanted)) as advance:
             for purpose, batch in wanted:
                 self._data.compile(purpose, batch)

@@ -131,7 +131,7 @@ class Cuts:
             return n
         return min(
             n,
-            rounded_up(
+            round_up(
                 place.done + max(self.every - place.since, 1),
                 self.round_size,
             ),
@@ -146,7 +146,7 @@ class Cuts:
         return self.every is not None and place.since >= self.every
 
 
-def rounded_up(n: int, multiple: int) -> int:
+def round_up(n: int, multiple: int) -> int:
     """Gives the next multiple.
 
     Args:

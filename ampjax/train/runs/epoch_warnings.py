@@ -86,7 +86,7 @@ def _few_updates(session: Session) -> str:
     """Writes the warning about nodes that have hardly updated; empty if there are none."""
     intervals = session.scheduler.settings.intervals
     few = []
-    for name, counts in _counted(session):
+    for name, counts in _trained_counts(session):
         # Few rows that come in one dispatch are one update whatever the interval is.
         if (
             counts.updates < FEWEST_UPDATES
@@ -114,7 +114,7 @@ def _late_gradients(session: Session) -> str:
         return ""
     late = [
         (name, counts)
-        for name, counts in _counted(session)
+        for name, counts in _trained_counts(session)
         if counts.staleness_mean > MOST_STALENESS
     ]
     if not late:
@@ -129,7 +129,7 @@ def _late_gradients(session: Session) -> str:
     )
 
 
-def _counted(session: Session) -> Iterator[tuple[str, NodeStats]]:
+def _trained_counts(session: Session) -> Iterator[tuple[str, NodeStats]]:
     """Yields the trained nodes, and the counts of each."""
     nodes = session.plan.graph.parameterised
     frozen = session.settings.frozen

@@ -12,7 +12,7 @@ import jax
 from ampjax.errors import SettingsError
 from ampjax.ir.nodes import Node
 from ampjax.train.runs.session import Session
-from ampjax.utils.counted import counted
+from ampjax.utils.counted import count_of
 from ampjax.utils.setting_checks import spelling
 from ampjax.utils.text_tables import html_table, text_table
 
@@ -194,7 +194,7 @@ def _together(
     if len(owners) > 1:
         sync = session.settings.sync_rule
         rule = sync.rule if session.settings.mode == "async" else "rounds"
-        return _TOGETHER[rule].format(counted(sync.every, "update"))
+        return _TOGETHER[rule].format(count_of(sync.every, "update"))
     if len(readers) > 1:
         return f"one for {', '.join(readers)}; their gradients add up to one update"
     return ""

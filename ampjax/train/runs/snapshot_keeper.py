@@ -19,7 +19,7 @@ from ampjax.train.checkpoints import trainer_files
 from ampjax.train.checkpoints.fit_place import FitPlace
 from ampjax.train.checkpoints.snapshot_settings import Snapshots
 from ampjax.train.history import Epoch, History
-from ampjax.train.provenance import changed, identity
+from ampjax.train.provenance import find_change, identity
 from ampjax.train.runs.session import Session
 
 FORMAT = 2
@@ -93,7 +93,7 @@ class Keeper:
                 operations=session.operations(),
             )
         )
-        fit = None if saved is None else self._checked(saved, recording)
+        fit = None if saved is None else self._check_notes(saved, recording)
         self._series.claim()
         if saved is None or fit is None:
             return None, None
@@ -167,7 +167,7 @@ class Keeper:
         self._series.write(number, save)
         self._last_s = time.monotonic()
 
-    def _checked(
+    def _check_notes(
         self,
         saved: trainer_files.Saved,
         recording: str | None,
@@ -182,7 +182,7 @@ class Keeper:
         if fit is None:
             fix = "Read it by `Trainer.restore`, or give another folder."
             raise DataError(where, "what a fit has written", "what `Trainer.save` has", fix)
-        difference = changed(fit, self._identity, FREE)
+        difference = find_change(fit, self._identity, FREE)
         if difference is not None:
             part, was, now = difference
             fix = "Resume with the graph, workers and settings of the run that was killed."

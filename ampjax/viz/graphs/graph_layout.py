@@ -111,10 +111,10 @@ def layout(
     sort(layers, arrows)
     spread(layers)
     _stack(layers, arrows)
-    return _finished(layers, arrows)
+    return _finish(layers, arrows)
 
 
-def _finished(
+def _finish(
     layers: list[list[PicturePlace]],
     arrows: list[Arrow],
 ) -> PictureLayout:
