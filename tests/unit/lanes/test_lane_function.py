@@ -374,7 +374,7 @@ def test_gradients_of_arguments_and_of_what_a_function_closes_over(monkeypatch):
     )
     assert (
         lanes_of(bounded, in_axes=(None, 0, 0))
-        ._traced(
+        ._trace_types(
             (False, True, True),
             jax.tree.structure((0, 0, 0)),
             [
