@@ -443,7 +443,7 @@ def compile(
             "compile, copies",
             "a number of copies, at least 1",
             f"{copies!r}",
-            "1 is the network alone.",
+            "Leave `copies` out, or write `copies=1`, for the network alone.",
         )
     if not messages:
         _refuse_copies_and_tables(params, copies)
@@ -657,7 +657,7 @@ def _check_name(name: Any) -> None:
             where,
             f"other names than `{name}`",
             f"`{name}`",
-            "The loss is told anyway.",
+            "Choose another name: the loss is in each history anyway.",
         )
 
 

@@ -224,7 +224,7 @@ class HostLink:
                 f"host `{self.name}`",
                 "an answer",
                 f"an error there:\n{answer.text}",
-                "See the error above.",
+                "Mend what the last line of that error names, and ask again.",
             )
         return json.loads(answer.text), answer.arrays
 
@@ -436,5 +436,5 @@ def failure_of(link: HostLink, stages: Sequence[Any] = ()) -> HostError:
         where,
         "what was decided to be carried out",
         f"an error there:\n{link.failure.text.rstrip()}\n",
-        "",
+        "Mend what the last line of that error names, and start the run again.",
     )

@@ -377,7 +377,7 @@ class InstanceRun:
                 f"node `{node.name}`",
                 "as many rows on every port",
                 f"{counts}",
-                "Make the rows fit.",
+                "Return as many rows on each port of this node.",
             )
         self.results.rows[node.params_name] += len(inputs[0])
         outs = self._evaluate(node, op, state, inputs)

@@ -109,7 +109,12 @@ class Search:
         if target is not None and any(trial.to_target is not None for trial in trials):
             expected = "a value that takes training"
             got = f"{target:g}, and {metric} {trials[0].values[0]:.4g} before it"
-            raise SettingsError("tune, `target`", expected, got, "Choose a better value.")
+            raise SettingsError(
+                "tune, `target`",
+                expected,
+                got,
+                "Choose a target that the parameters at the start do not meet.",
+            )
 
     def _simulate(self) -> None:
         """Prepares plans and simulates their choices, as long as their shares of the budget last, and finds the front.

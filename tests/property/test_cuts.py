@@ -141,6 +141,16 @@ def test_ends(name):
     }[mixes]
 
 
+def test_nothing_is_proved_where_a_part_has_another_program():
+    def by_length(params, batch):
+        x = batch["x"] @ params["w"]
+        return jnp.mean((jnp.sin(x) if len(x) > 3 else x) ** 2)
+
+    batch = batch_of(0, 2, True)
+    batch = {"x": batch["x"][:4]}
+    assert not proved(by_length, params_of(0), batch, 2)
+
+
 def test_a_sum_is_proved_where_sums_are_wanted():
     def total(params, batch):
         return jnp.sum((batch["x"] @ params["w"]) ** 2)

@@ -47,7 +47,10 @@ def metric(name: str, value: Any, count: Any = 1.0) -> None:
         return
     if name in OF_THE_LOSS:
         raise GraphError(
-            user_line(), f"another name than `{name}`", f"`{name}`", "The loss is told anyway."
+            user_line(),
+            f"another name than `{name}`",
+            f"`{name}`",
+            "Choose another name: the loss is in each history anyway.",
         )
     numbers = [as_array(f"for the metric `{name}`", x) for x in (value, count)]
     for x in numbers:
@@ -120,7 +123,10 @@ def node(
     """
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
         raise GraphError(
-            user_line(), "a number of replicas, at least 1", f"{replicas!r}", "1 is no replication."
+            user_line(),
+            "a number of replicas, at least 1",
+            f"{replicas!r}",
+            "Leave `replicas` out, or write `replicas=1`, for a node without replicas.",
         )
     _require_name("node", name)
     known = ("tx", "min_update_interval", "max_dispatch_size", "weights", "gradient", "worker")
@@ -130,7 +136,7 @@ def node(
                 user_line(),
                 f"options of a node: {', '.join(known)}",
                 f"`{option}`",
-                "Mend its name.",
+                "Leave it out, or write one of these names.",
             )
 
     def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,4 +165,9 @@ def node(
 
 def _require_name(what: str, name: Any) -> None:
     if not isinstance(name, str) or not name:
-        raise GraphError(user_line(), f"a name for the {what}: a text", f"{name!r}", "Give it one.")
+        raise GraphError(
+            user_line(),
+            f"a name for the {what}: a text",
+            f"{name!r}",
+            f'Pass a text, such as `"{what}_1"`.',
+        )

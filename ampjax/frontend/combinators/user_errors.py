@@ -58,6 +58,7 @@ OF_WHOLE: dict[str, str] = {
 }
 """What to write in place of a function of JAX on a whole sequence, by the function's name."""
 
+_AS_DOCUMENTED = "Pass arguments of the types that the function's documentation names."
 _TRACED = "operations of JAX on values that are traced"
 _LENGTH = "a length to stay each instance's own"
 _LOOP = (
@@ -209,7 +210,7 @@ def in_users_words(keys: str) -> Iterator[None]:
         if kind is None and "FlaxError" in names:
             message = str(error).partition(" (https:")[0].rstrip(".")
             raise GraphError(
-                _line(error.__traceback__), "a call that flax accepts", message, "Mend the call."
+                _line(error.__traceback__), "a call that flax accepts", message, _AS_DOCUMENTED
             ) from None
         if (
             kind is None
@@ -219,7 +220,7 @@ def in_users_words(keys: str) -> Iterator[None]:
             got = f"{type(error).__name__}: {error}".rstrip(".")
             where = _line(error.__traceback__)
             raise GraphError(
-                where, "arguments that a combinator takes", got, "Mend the call."
+                where, "arguments that a combinator takes", got, _AS_DOCUMENTED
             ) from None
         if kind is None:
             raise

@@ -22,6 +22,7 @@ from ampjax.plan.planner import Plan
 
 START_S = 120.0
 """How long a host may take to start: it imports JAX, and makes its plan and its parameters."""
+_READ = "Read what that host has printed on its standard output and error."
 
 
 class Running(NamedTuple):
@@ -116,7 +117,5 @@ def _hello(
         if message is not None:
             return message
         if not is_alive():
-            raise HostError(f"host `{name}`", "a start", "an end", "See what it has printed.")
-    raise HostError(
-        f"host `{name}`", f"a start within {START_S:.0f} s", "none", "See what it has printed."
-    )
+            raise HostError(f"host `{name}`", "a start", "an end", _READ)
+    raise HostError(f"host `{name}`", f"a start within {START_S:.0f} s", "none", _READ)

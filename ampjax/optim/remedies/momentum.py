@@ -38,7 +38,10 @@ def compensate_spikes(momentum: float = 0.9) -> optax.GradientTransformationExtr
     """
     if not 0 <= momentum < 1:
         raise SettingsError(
-            "compensate_spikes, `momentum`", "in [0, 1)", f"{momentum}", "0.9 is usual."
+            "compensate_spikes, `momentum`",
+            "in [0, 1)",
+            f"{momentum}",
+            "Pass the momentum of your optimizer, such as 0.9.",
         )
 
     def init(params: Tree) -> optax.TraceState:

@@ -78,7 +78,7 @@ def checked_row_ids(
     if not array.size:
         return array.astype(np.int64)
     if not np.issubdtype(array.dtype, np.integer):
-        raise DataError(where, "integers", f"{array.dtype}", "Cast them.")
+        raise DataError(where, "integers", f"{array.dtype}", "Pass `np.asarray(ids, np.int64)`.")
     outside = array[(array < 0) | (array >= n_rows)]
     if outside.size:
         fix = "A negative id does not count from the end."

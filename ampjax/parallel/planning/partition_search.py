@@ -226,7 +226,10 @@ def check_seconds(label: str, seconds: float) -> float:
     """
     if not 0 < seconds < float("inf"):
         raise SettingsError(
-            f"partition search of `{label}`", "a time above 0", f"{seconds!r}", "Check the clock."
+            f"partition search of `{label}`",
+            "a time above 0",
+            f"{seconds!r}",
+            "Return the seconds that a step took, as `time.perf_counter` counts them.",
         )
     return seconds
 

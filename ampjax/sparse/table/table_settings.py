@@ -76,7 +76,10 @@ class TableSettings:
             )
         if not (isinstance(self.max_lag, int) and self.max_lag > 0):
             raise TableError(
-                "max_lag", "an integer above 0", f"{self.max_lag!r}", "None is the default."
+                "max_lag",
+                "an integer above 0",
+                f"{self.max_lag!r}",
+                "Leave `max_lag` out, or write 1 or more.",
             )
         if self.wire_dtype is not None:
             checked_wire(self.wire_dtype)
@@ -85,7 +88,7 @@ class TableSettings:
                 "folder",
                 "a folder for mapped files",
                 f"the file `{self.folder}`",
-                "Name another one.",
+                "Name a folder, or a path where nothing is.",
             )
         self.placement(self.partitions)
         if self.processes is not None:
@@ -296,7 +299,10 @@ def checked_wire(dtype: Any) -> np.dtype:
         wire = np.dtype(object)
     if wire not in DTYPES:
         raise TableError(
-            "wire_dtype", "float32, bfloat16 or float16", f"{dtype}", "None takes the table's own."
+            "wire_dtype",
+            "float32, bfloat16 or float16",
+            f"{dtype}",
+            "Leave it out for the table's own.",
         )
     return wire
 
@@ -327,7 +333,7 @@ def checked_columns(
             "columns",
             f"None, or two integers that rise in [0, {width}]",
             f"{columns!r}",
-            "None takes whole rows.",
+            "Leave `columns` out for whole rows.",
         )
     return first, end
 

@@ -115,7 +115,9 @@ def test_words_are_pumped_only_where_one_is_used_up():
             PARAMS,
             SPEC,
         )
-        short, long = (compiled.data(instances_of(8, lengths)) for lengths in ((3, 20), (3, 45)))
-    of_short, of_long = (data.gather(np.arange(2)) for data in (short, long))
+        all_lengths = ((3, 20), (3, 21), (3, 45))
+        all_data = [compiled.data(instances_of(8, lengths)) for lengths in all_lengths]
+    of_short, of_next, of_long = (data.gather(np.arange(2)) for data in all_data)
     assert set(of_short) == {"t/init"}
+    assert of_next["t/word_2/place"].fields["t_i"].tolist() == [19]
     assert of_long["t/word_2/place"].fields["t_i"].tolist() == [19, 39]

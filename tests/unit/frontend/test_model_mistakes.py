@@ -507,7 +507,7 @@ def leaf_node_and_plain(p, s):
 
 
 @mistake(
-    ", `node_option`: expected options of a node: tx, min_update_interval, max_dispatch_size, weights, gradient, worker, got `lr`. Mend its name."
+    ", `node_option`: expected options of a node: tx, min_update_interval, max_dispatch_size, weights, gradient, worker, got `lr`. Leave it out, or write one of these names."
 )
 def node_option(p, s):
     return loss(
@@ -653,28 +653,28 @@ def metric_shape2(p, s):
 
 
 @mistake(
-    ", `a_text_of_steps`: expected arguments that a combinator takes, got TypeError: …. Mend the call."
+    ", `a_text_of_steps`: expected arguments that a combinator takes, got TypeError: …. Pass arguments of the types that the function's documentation names."
 )
 def a_text_of_steps(p, s):
     return loss(amp.fori_loop("three", lambda i, h: h, p["e"][0]))  # <-
 
 
 @mistake(
-    ", `a_choice_between_values`: expected arguments that a combinator takes, got TypeError: …. Mend the call."
+    ", `a_choice_between_values`: expected arguments that a combinator takes, got TypeError: …. Pass arguments of the types that the function's documentation names."
 )
 def a_choice_between_values(p, s):
     return loss(amp.cond(True, p["e"][0], p["e"][1]))  # <-
 
 
 @mistake(
-    ", `no_sends`: expected arguments that a combinator takes, got TypeError: …. Mend the call."
+    ", `no_sends`: expected arguments that a combinator takes, got TypeError: …. Pass arguments of the types that the function's documentation names."
 )
 def no_sends(p, s):
     return loss(amp.sum(amp.propagate(None, None, s["x"])))  # <-
 
 
 @mistake(
-    ", `a_text_for_a_rate`: expected arguments that a combinator takes, got TypeError: …. Mend the call."
+    ", `a_text_for_a_rate`: expected arguments that a combinator takes, got TypeError: …. Pass arguments of the types that the function's documentation names."
 )
 def a_text_for_a_rate(p, s):
     return loss(amp.dropout(p["e"][0], "half"))  # <-
@@ -686,7 +686,7 @@ def a_metric_with_a_number_for_a_name(p, s):
 
 
 @mistake(
-    ", `a_metric_called_like_the_sum_of_the_loss`: expected another name than `loss_sum`, got `loss_sum`. The loss is told anyway."
+    ", `a_metric_called_like_the_sum_of_the_loss`: expected another name than `loss_sum`, got `loss_sum`. Choose another name: the loss is in each history anyway."
 )
 def a_metric_called_like_the_sum_of_the_loss(p, s):
     amp.metric("loss_sum", right(p, s))  # <-
@@ -702,7 +702,7 @@ def a_complex_metric(p, s):
 
 
 @mistake(
-    "the model, metrics: expected other names than `loss`, got `loss`. The loss is told anyway."
+    "the model, metrics: expected other names than `loss`, got `loss`. Choose another name: the loss is in each history anyway."
 )
 def metric_loss_name(p, s):
     return loss(p["e"][s["k"]]), {"loss": 1.0}

@@ -39,11 +39,11 @@ NNX_NORM = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
 REFUSED = {
     "a metric without a name": (
         lambda p, e: (amp.metric(None, e["x"]), model(p, e))[1],
-        "expected a name for the metric: a text, got None. Give it one.",
+        'expected a name for the metric: a text, got None. Pass a text, such as `"metric_1"`.',
     ),
     "an output without a name": (
         lambda p, e: (amp.output("", model(p, e)), model(p, e))[1],
-        "expected a name for the output: a text, got ''. Give it one.",
+        "expected a name for the output: a text, got ''. Pass a text, such as `\"output_1\"`.",
     ),
     "a text as a metric": (
         lambda p, e: (amp.metric("m", "x"), model(p, e))[1],
