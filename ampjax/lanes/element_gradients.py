@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -79,6 +79,31 @@ def pull_back_elements(
     if rows == n:
         return join_operands(*pull(args, cotangents))
 
+    zeros = [jnp.zeros_like(args[i]) for i in shared]
+    return join_operands(*_pull_in_parts(pull, is_mapped, args, trips, rows, cotangents, zeros))
+
+
+def _pull_in_parts(
+    pull: Callable[[Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]],
+    is_mapped: Sequence[bool],
+    args: Sequence[Any],
+    trips: Any,
+    rows: int,
+    cotangents: Sequence[Any],
+    zeros: list[Any],
+) -> tuple[list[Any], list[Any]]:
+    """Computes the cotangents of own arguments and of shared ones, some elements at a time: those with few trips first.
+
+    Args:
+      pull: The same of some elements at once.
+      is_mapped: By argument, whether each element has its own.
+      args: The arguments.
+      trips: How many trips each element makes, `[n]`.
+      rows: How many elements are computed at a time.
+      cotangents: Those of the results, `[n, ...]` each.
+      zeros: Cotangents of nothing, of shared arguments.
+    """
+    n = trips.shape[0]
     # elements in the order of their trips; the last part is filled up with the last element, which then has no cotangent
     n_parts = -(-n // rows)
     order = jnp.argsort(trips)
@@ -104,7 +129,6 @@ def pull_back_elements(
         sums = [a + b for a, b in zip(sums, of_shared, strict=True)]
         return sums, of_own
 
-    zeros = [jnp.zeros_like(args[i]) for i in shared]
     of_shared, of_parts = lax.scan(next_part, zeros, places)
     # back to where the elements were
     back = jnp.argsort(order)
@@ -112,7 +136,7 @@ def pull_back_elements(
     for x in of_parts:
         in_order = x.reshape(-1, *x.shape[2:])
         of_own.append(in_order[back])
-    return join_operands(of_own, of_shared)
+    return of_own, of_shared
 
 
 def _of_part(

@@ -229,47 +229,7 @@ def _go_back(
         in_closed.append(asked and is_float)
     floats_closed = _chosen(closed, in_closed)
     reach = jnp.asarray(_reach(SLOTS))
-
-    def trips_to_next(way: _WayBack) -> Any:
-        """The number of trips from the last carry kept to the next."""
-        left = way.end - way.places[way.top]
-        free = SLOTS - 1 - way.top
-        # how often a trip has to be computed again at most; the table has a column in front for -1
-        again = jnp.sum(reach[free, 1:] < left)
-        fewer = jnp.maximum(free - 1, 0)
-        behind = reach[fewer, again + 1]
-        before = reach[free, again - 1]
-        wanted = jnp.maximum(left - behind, before)
-        # under `vmap` this is also asked where nothing is left
-        wanted = jnp.maximum(wanted, 1)
-        return jnp.minimum(wanted, left - 1)
-
-    def keep_next(way: _WayBack) -> _WayBack:
-        # goes on from the last carry kept, without keeping anything on the way
-        n_trips = trips_to_next(way)
-        start = [take(slot, way.top) for slot in way.slots]
-        none = jnp.zeros((), jnp.int32)
-
-        def trip(state: Any) -> Any:
-            n_made, carry = state
-            return n_made + 1, body(closed, carry)
-
-        _, reached = lax.while_loop(
-            lambda state: state[0] < n_trips,
-            trip,
-            (none, start),
-        )
-        # the carry that it has reached gets the next slot
-        top = way.top + 1
-        place = way.places[way.top] + n_trips
-        slots = []
-        for slot, x in zip(way.slots, reached, strict=True):
-            slots.append(put(slot, x, top))
-        return way._replace(
-            top=top,
-            places=put(way.places, place, top),
-            slots=slots,
-        )
+    keep_next = lambda way: _keep_next(way, lambda carry: body(closed, carry), reach)
 
     def trip_back(way: _WayBack) -> _WayBack:
         # keeps carries until the last one kept is the one before the last trip
@@ -321,6 +281,59 @@ def _go_back(
         way.of_carry,
     )
     return of_closed, of_carry
+
+
+def _keep_next(
+    way: _WayBack,
+    advance: Callable[[Sequence[Any]], list[Any]],
+    reach: jax.Array,
+) -> _WayBack:
+    """Goes on from the last carry kept, without keeping anything on the way, and keeps the carry that it has reached.
+
+    Args:
+      way: The way back so far.
+      advance: From a carry to the next one.
+      reach: See `_reach`.
+    """
+    n_trips = _trips_to_next(way, reach)
+    start = [take(slot, way.top) for slot in way.slots]
+    none = jnp.zeros((), jnp.int32)
+
+    def trip(state: Any) -> Any:
+        n_made, carry = state
+        return n_made + 1, advance(carry)
+
+    _, reached = lax.while_loop(
+        lambda state: state[0] < n_trips,
+        trip,
+        (none, start),
+    )
+    # the carry that it has reached gets the next slot
+    top = way.top + 1
+    place = way.places[way.top] + n_trips
+    slots = []
+    for slot, x in zip(way.slots, reached, strict=True):
+        slots.append(put(slot, x, top))
+    return way._replace(
+        top=top,
+        places=put(way.places, place, top),
+        slots=slots,
+    )
+
+
+def _trips_to_next(way: _WayBack, reach: jax.Array) -> Any:
+    """The number of trips from the last carry kept to the next."""
+    left = way.end - way.places[way.top]
+    free = SLOTS - 1 - way.top
+    # how often a trip has to be computed again at most; the table has a column in front for -1
+    again = jnp.sum(reach[free, 1:] < left)
+    fewer = jnp.maximum(free - 1, 0)
+    behind = reach[fewer, again + 1]
+    before = reach[free, again - 1]
+    wanted = jnp.maximum(left - behind, before)
+    # under `vmap` this is also asked where nothing is left
+    wanted = jnp.maximum(wanted, 1)
+    return jnp.minimum(wanted, left - 1)
 
 
 def _reach(n_slots: int) -> np.ndarray:

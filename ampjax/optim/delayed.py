@@ -207,33 +207,7 @@ def _make_delayed(
         return _never_stale(inner_tx)
 
     def init(params: Tree) -> DelayedState:
-        gradients = jax.tree.map(
-            lambda p: jnp.zeros(
-                (most + 1, *jnp.shape(p)),
-                jnp.result_type(p),
-            ),
-            params,
-        )
-        if isinstance(delay, RandomDelay):
-            key = jax.random.key(delay.seed)
-        else:
-            key = None
-        slots = (
-            jnp.zeros(most + 1, jnp.int32),
-            jnp.zeros(
-                most + 1,
-                jnp.float32,
-            ),
-        )
-        # Each leaf is an array of its own, so that a step may donate all of them.
-        return DelayedState(
-            jnp.zeros((), jnp.int32),
-            jnp.zeros((), jnp.int32),
-            *slots,
-            gradients,
-            key,
-            inner_tx.init(params),
-        )
+        return _no_gradients(params, delay, most, inner_tx.init(params))
 
     def update(
         updates: Tree,
@@ -281,6 +255,36 @@ def _make_delayed(
         return shapes, now
 
     return transform(init, update)
+
+
+def _no_gradients(
+    params: Tree,
+    delay: int | RandomDelay,
+    most: int,
+    inner: Any,
+) -> DelayedState:
+    """The state before the first update: no gradient waits."""
+    gradients = jax.tree.map(
+        lambda p: jnp.zeros(
+            (most + 1, *jnp.shape(p)),
+            jnp.result_type(p),
+        ),
+        params,
+    )
+    if isinstance(delay, RandomDelay):
+        key = jax.random.key(delay.seed)
+    else:
+        key = None
+    # Each leaf is an array of its own, so that a step may donate all of them.
+    return DelayedState(
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), jnp.int32),
+        jnp.zeros(most + 1, jnp.int32),
+        jnp.zeros(most + 1, jnp.float32),
+        gradients,
+        key,
+        inner,
+    )
 
 
 def _never_stale(tx: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import BoundaryNorm
@@ -83,28 +84,7 @@ def lineage(
         BoundaryNorm(np.arange(-0.5, end + 1), 256),
         colormaps["viridis_r"],
     )
-    lines = []
-    for k, (a, b) in enumerate(zip(seen.tolist(), version.tolist(), strict=True)):
-        lines.append([(a, k), (b, k)])
-    width = float(np.clip(220 / len(seen), 0.7, 4.0))
-    axes.add_collection(LineCollection(lines, colors=colours.to_rgba(staleness), linewidths=width))
-    axes.scatter(
-        version,
-        np.arange(len(seen)),
-        s=2.5 * width,
-        color=colours.to_rgba(staleness),
-        zorder=3,
-    )
-    axes.set(
-        xlim=(seen.min() - 0.7, version.max() + 0.7),
-        ylim=(len(seen) - 0.2, -0.8),
-    )
-    axes.set(xlabel="version of the parameters", ylabel="gradients, by the version that they saw")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(axis="x", color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    _draw_gradients(axes, seen, version, colours.to_rgba(staleness))
     mean = np.average(
         staleness,
         weights=np.concatenate([u.gradient_rows for u in shown])[order],
@@ -119,6 +99,44 @@ def lineage(
     bar.minorticks_off()
     save(figure, path)
     return figure
+
+
+def _draw_gradients(
+    axes: Axes,
+    seen: np.ndarray,
+    version: np.ndarray,
+    colours: np.ndarray,
+) -> None:
+    """Draws a line for each gradient, one below the other, and the axes around the lines.
+
+    Args:
+      axes: Where to draw.
+      seen: `[gradients]`: the version that each one's forward pass saw.
+      version: `[gradients]`: the version that includes it.
+      colours: `[gradients, 4]`.
+    """
+    lines = []
+    for k, (a, b) in enumerate(zip(seen.tolist(), version.tolist(), strict=True)):
+        lines.append([(a, k), (b, k)])
+    width = float(np.clip(220 / len(seen), 0.7, 4.0))
+    axes.add_collection(LineCollection(lines, colors=colours, linewidths=width))
+    axes.scatter(
+        version,
+        np.arange(len(seen)),
+        s=2.5 * width,
+        color=colours,
+        zorder=3,
+    )
+    axes.set(
+        xlim=(seen.min() - 0.7, version.max() + 0.7),
+        ylim=(len(seen) - 0.2, -0.8),
+    )
+    axes.set(xlabel="version of the parameters", ylabel="gradients, by the version that they saw")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(axis="x", color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _stalest(updates: Sequence[LoggedUpdate]) -> dict[str, int]:

@@ -16,6 +16,31 @@ LOOSE = {"__init__", "errors", "graphs", "moved_names"}
 """What may stand beside the packages: users import it, or it goes with a coming version."""
 ONLY_FOR_ITS_USERS = {("ampjax.ir.bodies", "flax")}
 """Imports of what an extra installs, made when a user gives a thing of that package."""
+MOST_IN_CIRCLES_OF_TYPES = 39
+"""Files that lead back to themselves where imports for type checkers count; the number may only fall."""
+IN_TWO_FOLDERS = {
+    "engine.kinds",
+    "engine.timing",
+    "frontend.batch_rules",
+    "frontend.batches",
+    "ir.ops",
+    "optim.remedies",
+    "optim.row_transforms",
+    "parallel.equivalence",
+    "sched.choosing",
+    "sched.decisions",
+    "sched.diagnose",
+    "sched.loops",
+    "sched.programs",
+    "sched.tables",
+    "sched.updates",
+    "train.batch_training",
+    "train.checkpoints",
+    "train.optimizers",
+    "train.runs",
+    "viz.graphs",
+}
+"""Folders that their own parents import, and that import these: a name may leave this list, none comes in."""
 MOST_FILES = 15
 MOST_METHODS = 16
 MOST_ATTRIBUTES = 13
@@ -33,13 +58,14 @@ def modules() -> dict[str, Path]:
 def imported(
     path: Path,
     known: dict[str, Path],
+    types: bool = False,
 ) -> Iterator[str]:
-    """The modules of ampjax that a file imports, wherever in the file, but not those that are for type checkers alone."""
+    """The modules of ampjax that a file imports, wherever in the file; those for type checkers alone only with `types`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not types
         for inner in ast.walk(node)
     }
     for node in ast.walk(tree):
@@ -150,6 +176,30 @@ def test_models_and_data_know_nothing_of_other_experiments(folder: str):
 
 def test_no_files_import_each_other_in_a_circle(imports: dict[str, set[str]]):
     assert circles(imports) == []
+
+
+@pytest.mark.nightly
+def test_files_in_circles_of_types_do_not_become_more():
+    """What is imported for type checkers alone makes these circles; a protocol, or a file for the class, takes one away."""
+    known = modules()
+    arrows = {}
+    for name, path in known.items():
+        arrows[name] = set(imported(path, known, types=True)) - {name}
+    assert len(circles(arrows)) <= MOST_IN_CIRCLES_OF_TYPES
+
+
+@pytest.mark.nightly
+def test_folders_that_import_their_own_parents_do_not_become_more(imports: dict[str, set[str]]):
+    """A folder whose parent imports it and which imports the parent: parts of one floor, in two folders."""
+    arrows: dict[str, set[str]] = {}
+    for name, others in imports.items():
+        arrows.setdefault(folder(name), set()).update(folder(other) for other in others)
+    mutual = set()
+    for name, others in arrows.items():
+        parent = name.rpartition(".")[0]
+        if parent != "ampjax" and parent in others and name in arrows.get(parent, ()):
+            mutual.add(name.removeprefix("ampjax."))
+    assert mutual <= IN_TWO_FOLDERS
 
 
 def test_no_folders_of_a_package_import_each_other_in_a_circle(imports: dict[str, set[str]]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ampjax.errors import GraphError
 from ampjax.ir.bodies import NodeBody
@@ -12,9 +12,6 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.host_tables import HostTable
 from ampjax.ir.nodes import Node, NodeOptions
 from ampjax.ir.wires import Wire
-
-if TYPE_CHECKING:
-    from ampjax.ir.builders.payload_builders import NodeBuilder
 
 OWNERS = ("tx", "min_update_interval", "weights", "gradient")
 """The options that belong to parameters, not to a node that computes with them."""
@@ -43,10 +40,16 @@ def check_sharing(name: str, params: Any, options: NodeOptions) -> None:
         )
 
 
+class _Named(Protocol):
+    """A node's builder, of which only the name is read."""
+
+    name: str
+
+
 def find_owner(
     graph: Graph,
     name: str,
-    params_of: str | Wire | NodeBuilder,
+    params_of: str | Wire | _Named,
 ) -> Node:
     """Finds the node that has the parameters.
 

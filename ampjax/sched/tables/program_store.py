@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,55 +87,23 @@ class ProgramStore:
         Returns:
           The tables, some of which may be longer; the wave's number.
         """
-        n = programs.n_invocations
-        e = len(programs.in_from)
-        k = programs.n_instances
         counts = {
-            "lines": n,
-            "inputs": e,
+            "lines": programs.n_invocations,
+            "inputs": len(programs.in_from),
             "outputs": len(programs.out_to),
             "picks": len(programs.picks),
-            "places": k,
+            "places": programs.n_instances,
         }
         parts: Parts = []
         begin = {}
         for name, count in counts.items():
             begin[name] = self.take(name, count, parts)
         t = self.with_room(t, programs.states.dtype)
-        lines = slice(begin["lines"], begin["lines"] + n)
-        new_lines = t.lines[lines]
-        for column, values in (
-            (c.STAGE, programs.stage),
-            (c.ROW, programs.row),
-            (c.OUT_ROWS, programs.size),
-            (c.IN_ROWS, programs.rows),
-            (c.FIRST_INPUT, programs.in_start[:-1] + begin["inputs"]),
-            (c.N_IN, np.diff(programs.in_start)),
-            (c.FIRST_OUTPUT, programs.out_start[:-1] + begin["outputs"]),
-            (c.N_OUT, np.diff(programs.out_start)),
-            (c.OWED, programs.owed),
-        ):
-            new_lines[:, column] = values
-        inputs = t.inputs[begin["inputs"] : begin["inputs"] + e]
-        inputs[:, c.PRODUCER] = programs.in_from
-        inputs[:, c.FIRST_ROW] = programs.in_row
-        inputs[:, c.LENGTH] = programs.in_size
-        outputs = t.outputs[begin["outputs"] : begin["outputs"] + len(programs.out_to)]
-        outputs[:, c.CONSUMER] = programs.out_to
-        outputs[:, c.RANK] = programs.out_rank
-        t.picks[begin["picks"] : begin["picks"] + len(programs.picks)] = programs.picks
-        chains = []
-        for stage in self._plan.stages:
-            if n_edge_types(stage):
-                chains.append(programs.edges[stage.number])
-        places = range(begin["places"], begin["places"] + k)
-        if chains:
-            t.edges[places.start : places.stop] = np.concatenate(
-                chains,
-                axis=1,
-            )
+        spans = {name: slice(start, start + counts[name]) for name, start in begin.items()}
+        _write(t, self._plan, programs, begin, spans)
+        places = range(spans["places"].start, spans["places"].stop)
         self.note(
-            lines,
+            spans["lines"],
             programs.states,
             np.repeat(
                 np.arange(places.start, places.stop),
@@ -149,21 +118,21 @@ class ProgramStore:
             number,
             int(t.clock[c.NOW]),
         )
-        self.programs[places.start : places.stop, c.KEY : c.KEY + 2] = keys
-        per_line = 4 * (t.lines.shape[1] + 1) + self._states.itemsize * self._states.shape[1]
-        per_place = 4 * t.edges.shape[1] + 8 * self.programs.shape[1]
-        sizes = per_line, 4 * t.inputs.shape[1], 4 * t.outputs.shape[1], 4, per_place
-        wave = Wave(
-            parts,
-            sum(size * count for size, count in zip(sizes, counts.values(), strict=True)),
-            places,
-        )
+        self.programs[spans["places"], c.KEY : c.KEY + 2] = keys
+        wave = Wave(parts, self._n_bytes(t, counts), places)
         self.waves[number] = wave
         self.uses = lengthen_table(self.uses, number + 1)
         t.clock[c.ASKED] += 1
         self.uses[number] = 0, t.clock[c.ASKED]
         self.nbytes += wave.nbytes
         return t, number
+
+    def _n_bytes(self, t: Tables, counts: Mapping[str, int]) -> int:
+        """Counts the bytes of some lines of each kind."""
+        per_line = 4 * (t.lines.shape[1] + 1) + self._states.itemsize * self._states.shape[1]
+        per_place = 4 * t.edges.shape[1] + 8 * self.programs.shape[1]
+        sizes = per_line, 4 * t.inputs.shape[1], 4 * t.outputs.shape[1], 4, per_place
+        return sum(size * count for size, count in zip(sizes, counts.values(), strict=True))
 
     def drop(self, number: int) -> Wave:
         """Gives a wave's lines back; no instance may use the wave.
@@ -391,3 +360,51 @@ def pumped_rows(programs: Programs, arenas: PlanArenas) -> np.ndarray:
         programs.size[pumps],
     )
     return rows
+
+
+def _write(
+    t: Tables,
+    plan: Plan,
+    programs: Programs,
+    begin: Mapping[str, int],
+    spans: Mapping[str, slice],
+) -> None:
+    """Writes a wave into the tables' lines for it.
+
+    Args:
+      t: The tables.
+      plan: The plan of the graph.
+      programs: The programs.
+      begin: By kind of line, the number of the first.
+      spans: By kind, all of them.
+    """
+    new_lines = t.lines[spans["lines"]]
+    for column, values in (
+        (c.STAGE, programs.stage),
+        (c.ROW, programs.row),
+        (c.OUT_ROWS, programs.size),
+        (c.IN_ROWS, programs.rows),
+        (c.FIRST_INPUT, programs.in_start[:-1] + begin["inputs"]),
+        (c.N_IN, np.diff(programs.in_start)),
+        (c.FIRST_OUTPUT, programs.out_start[:-1] + begin["outputs"]),
+        (c.N_OUT, np.diff(programs.out_start)),
+        (c.OWED, programs.owed),
+    ):
+        new_lines[:, column] = values
+    inputs = t.inputs[spans["inputs"]]
+    inputs[:, c.PRODUCER] = programs.in_from
+    inputs[:, c.FIRST_ROW] = programs.in_row
+    inputs[:, c.LENGTH] = programs.in_size
+    outputs = t.outputs[spans["outputs"]]
+    outputs[:, c.CONSUMER] = programs.out_to
+    outputs[:, c.RANK] = programs.out_rank
+    t.picks[spans["picks"]] = programs.picks
+    chains = []
+    for stage in plan.stages:
+        if n_edge_types(stage):
+            chains.append(programs.edges[stage.number])
+    if chains:
+        t.edges[spans["places"]] = np.concatenate(
+            chains,
+            axis=1,
+        )

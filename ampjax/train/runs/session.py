@@ -210,37 +210,7 @@ def make_session(
         fix = "Give one, or train with `mode='pipeline'`, or call `compiled.batched` under `jax.shard_map`."
         raise SettingsError("mode='batch', `devices`", "one", f"{len(available)}", fix)
     warn_of_wrong_numbers("Trainer", used)
-    executor: AnyExecutor
-    if hosts is None:
-        plan = plan_for(
-            graph,
-            s,
-            tx,
-            [worker % len(used) for worker in range(s.workers)],
-        )
-        executor = make_executor(
-            plan,
-            s,
-            tx,
-            params or {},
-            used,
-        )
-    else:
-        plan = plan_for(
-            graph,
-            s,
-            tx,
-            hosts.space_of_workers(s.workers),
-            hosts.workers_of_names(s.workers),
-        )
-        executor = start_hosts(
-            plan,
-            s,
-            tx,
-            params or {},
-            hosts,
-            used,
-        )
+    plan, executor = _plan_and_place(graph, s, tx, params or {}, hosts, used)
     scheduler = Scheduler(plan, control, s.check)
     orders = Orders(s.group_by_size)
     position = Position(s.seed)
@@ -276,6 +246,33 @@ def make_session(
         functools.cache(lambda: optimizers(graph, s, tx).operations(graph)),
     )
     return session if function is None else _by_batches(session, function, executor.store)
+
+
+def _plan_and_place(
+    graph: Graph,
+    settings: Settings,
+    tx: optax.GradientTransformation | None,
+    params: Mapping[str, Any],
+    hosts: Hosts | None,
+    devices: Sequence[Device],
+) -> tuple[Plan, AnyExecutor]:
+    """Plans a graph, and makes the executor, with parameters on devices of this process or of the hosts."""
+    if hosts is None:
+        plan = plan_for(
+            graph,
+            settings,
+            tx,
+            [worker % len(devices) for worker in range(settings.workers)],
+        )
+        return plan, make_executor(plan, settings, tx, params, devices)
+    plan = plan_for(
+        graph,
+        settings,
+        tx,
+        hosts.space_of_workers(settings.workers),
+        hosts.workers_of_names(settings.workers),
+    )
+    return plan, start_hosts(plan, settings, tx, params, hosts, devices)
 
 
 def _by_batches(
