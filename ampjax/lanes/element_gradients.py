@@ -92,7 +92,7 @@ def _pull_in_parts(
     cotangents: Sequence[Any],
     zeros: list[Any],
 ) -> tuple[list[Any], list[Any]]:
-    """Computes the cotangents of own arguments and of shared ones, some elements at a time: those with few trips first.
+    """Computes the cotangents of own arguments and of shared ones, some elements at a time, in the order of their trips.
 
     Args:
       pull: The same of some elements at once.

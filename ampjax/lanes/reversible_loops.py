@@ -288,7 +288,7 @@ def _keep_next(
     advance: Callable[[Sequence[Any]], list[Any]],
     reach: jax.Array,
 ) -> _WayBack:
-    """Goes on from the last carry kept, without keeping anything on the way, and keeps the carry that it has reached.
+    """Makes some trips from the last carry kept, without keeping anything on the way, and keeps the carry at their end.
 
     Args:
       way: The way back so far.

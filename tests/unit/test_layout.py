@@ -60,7 +60,7 @@ def imported(
     known: dict[str, Path],
     types: bool = False,
 ) -> Iterator[str]:
-    """The modules of ampjax that a file imports, wherever in the file; those for type checkers alone only with `types`."""
+    """The modules of ampjax that a file imports, wherever in the file; imports for type checkers alone only with `types`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = {
         id(inner)
@@ -180,7 +180,7 @@ def test_no_files_import_each_other_in_a_circle(imports: dict[str, set[str]]):
 
 @pytest.mark.nightly
 def test_files_in_circles_of_types_do_not_become_more():
-    """What is imported for type checkers alone makes these circles; a protocol, or a file for the class, takes one away."""
+    """Imports for type checkers alone make these circles; a protocol, or a file for the class, takes one away."""
     known = modules()
     arrows = {}
     for name, path in known.items():
@@ -190,7 +190,7 @@ def test_files_in_circles_of_types_do_not_become_more():
 
 @pytest.mark.nightly
 def test_folders_that_import_their_own_parents_do_not_become_more(imports: dict[str, set[str]]):
-    """A folder whose parent imports it and which imports the parent: parts of one floor, in two folders."""
+    """A folder and a parent that import each other are parts of one floor, in two folders."""
     arrows: dict[str, set[str]] = {}
     for name, others in imports.items():
         arrows.setdefault(folder(name), set()).update(folder(other) for other in others)

@@ -337,7 +337,7 @@ def _choice(
     names: Sequence[str],
     use: Use,
 ) -> Any:
-    """Binds a choice among functions; `word` is its name and `names` are those of its functions, for errors."""
+    """Binds a choice among functions; errors call the choice `word`, and the functions `names`."""
     line = user_line()
     leaves, structure = jax.tree.flatten(tuple(operands))
     leaves = as_arrays("for the functions", leaves)

@@ -1,1 +1,4 @@
-"""From a traced model to notes of nodes: the binding times of values, and the equations that become one node. It runs once, when a graph is built."""
+"""From a traced model to notes of nodes: the binding times of values, and the equations that become one node.
+
+This code runs once, when a graph is built.
+"""

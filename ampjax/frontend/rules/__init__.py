@@ -1,1 +1,4 @@
-"""The rules by which each combinator becomes nodes. They run once, when a graph is built; the columns that they make run once for each data set."""
+"""The rules by which each combinator becomes nodes.
+
+They run once, when a graph is built; the columns that they make run once for each data set.
+"""

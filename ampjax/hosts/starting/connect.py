@@ -118,4 +118,9 @@ def _hello(
             return message
         if not is_alive():
             raise HostError(f"host `{name}`", "a start", "an end", _READ)
-    raise HostError(f"host `{name}`", f"a start within {START_S:.0f} s", "none", _READ)
+    raise HostError(
+        f"host `{name}`",
+        f"a start within {START_S:.0f} s",
+        "none",
+        _READ,
+    )

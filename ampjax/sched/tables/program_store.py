@@ -369,7 +369,7 @@ def _write(
     begin: Mapping[str, int],
     spans: Mapping[str, slice],
 ) -> None:
-    """Writes a wave into the tables' lines for it.
+    """Writes a wave into new lines of the tables.
 
     Args:
       t: The tables.
