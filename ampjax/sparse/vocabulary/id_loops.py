@@ -120,12 +120,14 @@ def add(t, number, count, step):
     Returns:
       The entry.
     """
+    # An entry: entries are used again before new ones, so that the table stays dense.
     if t.numbers[N_FREE] > 0:
         t.numbers[N_FREE] -= 1
         e = t.free[t.numbers[N_FREE]]
     else:
         e = t.numbers[N_USED]
         t.numbers[N_USED] += 1
+    # Its line, then the slot by which the id is found, and the end of the list from old to new.
     t.lines[e, ID] = number
     t.lines[e, COUNT] = count
     t.lines[e, SEEN] = step
@@ -427,13 +429,16 @@ def take_in(
     """
     # One after the other, in the order in which they first came: who comes first gets the room.
     for i in range(len(ids)):
+        # A candidate's count goes on from earlier calls.
         total = counts[i]
         c = candidates.slots[slot_of(candidates.slots, ids[i]), SLOT_ENTRY]
         if c != NONE:
             total += candidates.lines[c, COUNT]
+        # Room is asked for only where the id is ripe, as that may free another id's entry.
         is_ripe = total >= admit_after
         if is_ripe and make_room(known, n_known, victims, tally):
             entries[i] = add(known, ids[i], total, step)
+            # An id is in one table at a time.
             if c != NONE:
                 drop(candidates, c)
         else:

@@ -314,7 +314,7 @@ def test_a_budget_for_nothing_is_told():
                 "target": 1e9,
                 "space": {name: values[:1] for name, values in SPACE.items()},
             },
-            r"tune, `target`: expected a value that takes training, got 1e\+09, and loss .* before it\. Choose a better",
+            r"tune, `target`: expected a value that takes training, got 1e\+09, and loss .* before it\. Choose a target",
         ),
         ({"seed": -1}, r"setting `seed`: expected an integer of at least 0, got -1"),
         ({"wrkers": 1}, r"setting `wrkers`: expected one of"),
