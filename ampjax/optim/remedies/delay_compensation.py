@@ -109,18 +109,11 @@ def compensate_delay(
             lambda stored: stored[(state.step - age) % (most + 1)],
             history,
         )
-        mean_square = None
-        by = jax.tree.map(lambda g: scale, grads)
         if adaptive:
-            mean_square = jax.tree.map(
-                lambda m, g: decay * m + (1 - decay) * g * g,
-                state.mean_square,
-                grads,
-            )
-            by = jax.tree.map(
-                lambda m: scale / jnp.sqrt(m + 1e-7),
-                mean_square,
-            )
+            mean_square, by = _adaptive_scales(grads, state.mean_square, scale, decay)
+        else:
+            mean_square = None
+            by = jax.tree.map(lambda g: scale, grads)
         corrected = jax.tree.map(
             lambda g, b, p, s: (g + b * g * g * (p - s)).astype(g.dtype),
             grads,
@@ -131,3 +124,22 @@ def compensate_delay(
         return corrected, CompensationState(state.step + 1, history, mean_square)
 
     return transform(init, update)
+
+
+def _adaptive_scales(
+    grads: Tree,
+    mean_square: Tree,
+    scale: float,
+    decay: float,
+) -> tuple[Tree, Tree]:
+    """Returns the moving mean of the gradients' squares, and the scales divided by its root."""
+    mean_square = jax.tree.map(
+        lambda m, g: decay * m + (1 - decay) * g * g,
+        mean_square,
+        grads,
+    )
+    by = jax.tree.map(
+        lambda m: scale / jnp.sqrt(m + 1e-7),
+        mean_square,
+    )
+    return mean_square, by

@@ -302,19 +302,7 @@ def read_whole(
     shapes = {}
     for key, leaf in zip(leaves, as_tables, strict=True):
         shapes[key] = np.shape(leaf)
-    rules = split.rules
-    like = {}
-    for key in tables:
-        if key in shapes:
-            like[key] = [
-                Like(
-                    rules[key],
-                    {},
-                    {key: shapes[key]},
-                    {key: rules[key].state},
-                    rules[key].dtype,
-                )
-            ]
+    like = _tables_like(tables, split.rules, shapes)
     saved = load(folder, dense, split.init(dense), like, axes)
 
     def as_leaves(path: str, tables: Sequence[Any]) -> list[Any]:
@@ -339,6 +327,33 @@ def read_whole(
         split.params.fill(jax.tree.leaves(saved.params), rows),
         split.state.fill(jax.tree.leaves(saved.state), states),
     )
+
+
+def _tables_like(
+    tables: Sequence[str],
+    rules: Mapping[str, RowRule],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> dict[str, list[Like]]:
+    """Describes the saved tables of a model, one for each variable.
+
+    Args:
+      tables: The paths of the variables that were tables.
+      rules: By path, the rule of the rows.
+      shapes: By path, the shape of the variable as a table.
+    """
+    like = {}
+    for key in tables:
+        if key in shapes:
+            like[key] = [
+                Like(
+                    rules[key],
+                    {},
+                    {key: shapes[key]},
+                    {key: rules[key].state},
+                    rules[key].dtype,
+                )
+            ]
+    return like
 
 
 def notes_of(folder: str | Path) -> Any:

@@ -724,22 +724,12 @@ class Table:
         for folder, of_one, (arrays, _) in zip(folders, saved, read, strict=True):
             kept.append(settings_of_saved(folder, of_one, arrays, settings, n_rows))
         later = list(differences) or [()] * len(read)
-        versions = []
-        for of_one, changes in zip(saved, later, strict=True):
-            newest = of_one
-            if changes:
-                newest = table_files.read_manifest(changes[-1], version=int)
-            versions.append(newest["version"])
-        if len({*versions}) > 1:
-            fix = "Load tables of one checkpoint."
-            raise TableError(
-                f"{folders[0]} and others", "tables after one number of updates", f"{versions}", fix
-            )
+        version = _version_of_all(folders, saved, later)
         row = saved[0]["shape"][1:]
         table = cls.__new__(cls)
         split, rule = _split_and_rule(tx, (n_rows, *row), kept[0].dtype)
         with _place_for(kept[0], rule) as shared:
-            table._start(kept[0], tx, split, rule, shared, version=versions[0])
+            table._start(kept[0], tx, split, rule, shared, version=version)
             start = 0
             for place, (arrays, others) in enumerate(read):
                 table._check_saved(
@@ -961,6 +951,38 @@ class Table:
         )
         if self._connection.shared is not None:
             self._connection.shared.write_state(leaves)
+
+
+def _version_of_all(
+    folders: Sequence[str | Path],
+    saved: Sequence[Mapping[str, Any]],
+    later: Sequence[Sequence[Path]],
+) -> int:
+    """Returns the version of saved tables, if all have the same one.
+
+    Args:
+      folders: The folders of the tables.
+      saved: The manifest of each.
+      later: For each the folders of changes that were saved later.
+
+    Raises:
+      TableError: If they were saved after different numbers of updates.
+    """
+    versions = []
+    for of_one, changes in zip(saved, later, strict=True):
+        newest = of_one
+        if changes:
+            newest = table_files.read_manifest(changes[-1], version=int)
+        versions.append(newest["version"])
+    if len({*versions}) > 1:
+        fix = "Load tables of one checkpoint."
+        raise TableError(
+            f"{folders[0]} and others",
+            "tables after one number of updates",
+            f"{versions}",
+            fix,
+        )
+    return versions[0]
 
 
 def _are_facts(
