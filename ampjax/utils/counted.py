@@ -10,7 +10,7 @@ def count_of(n: int, thing: str) -> str:
       n: How many.
       thing: What one of them is called; the plural takes an s.
 
-    >>> count_of(1, "epoch"), count_of(0, "epoch"), counted(2000, "row")
+    >>> count_of(1, "epoch"), count_of(0, "epoch"), count_of(2000, "row")
     ('1 epoch', '0 epochs', '2000 rows')
     """
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
