@@ -39,6 +39,7 @@ from ampjax.frontend.draft.payload_types import from_raw, raw_type
 from ampjax.frontend.draft.row_origins import RowOrigin, rows_at
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.loops.masked_rows import derived_where
+from ampjax.frontend.loops.numbered_products import with_numbered_products
 from ampjax.frontend.loops.table_products import (
     LEAVES_OUT_AXES,
     is_small,
@@ -444,7 +445,7 @@ class Body:
         names = [Name(variable.aval) for variable in function.variables]
         atoms: dict[Any, Atom] = dict(zip(function.variables, names, strict=True))
         flat, results = flatten(function, atoms)
-        equations = with_products_straight(flat)
+        equations = with_numbered_products(with_products_straight(flat), results)
         env: dict[Name, Value] = dict(zip(names, given, strict=True))
         known = {name: value for name, value in env.items() if _is_known(value)}
         host = KnownValues(

@@ -10,7 +10,7 @@ from ampjax.jaxprs.primitives import bind, depending, needed_equations, value_of
 
 Variable = Any
 
-HEAVY = ("dot_general", "conv_general_dilated")
+HEAVY = ("dot_general", "conv_general_dilated", "product_by_number")
 """Operations that are better done once for all rows of a loop, where they do not wait for what the loop computes."""
 
 

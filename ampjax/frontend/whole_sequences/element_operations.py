@@ -461,6 +461,12 @@ def _product(equation: Any) -> ElementForm | None:
     )
 
 
+def _numbered(equation: Any) -> ElementForm:
+    """A product with a matrix that numbers choose, which is kept with the form that it has for one element."""
+    are_each = tuple(axis is not None for axis in _own_axes(equation))
+    return ElementForm(equation.params, are_each, (None,) * len(are_each))
+
+
 def _along(name: str, adds_axis: bool = False) -> Formed:
     """An operation along a single axis, which is not the elements'.
 
@@ -749,6 +755,7 @@ _FORMS: Mapping[str, Formed] = {
     "pad": _first(_pad),
     "dot_general": _product,
     "gather": _gather,
+    "numbered_product": _numbered,
     **dict.fromkeys(
         ["scatter", "scatter-add", "scatter-sub", "scatter-mul"],
         _first(_scatter),
