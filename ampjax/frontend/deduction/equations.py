@@ -101,12 +101,14 @@ class Equation:
       inputs: Its operands.
       outputs: Its results.
       place: Where it is.
+      indexing: The equation that reads by numbers, if that one is joined to it.
     """
 
     source: Any
     inputs: tuple[Atom, ...]
     outputs: tuple[Name, ...]
     place: CodePlace
+    indexing: Equation | None = None
 
     @property
     def call(self) -> Call | None:

@@ -154,10 +154,9 @@ class KnownValues:
 
     def _check_indices(self, equation: Equation) -> None:
         """Notes checks of the instance's numbers by which an equation indexes something."""
+        read = equation.indexing or equation
         for index in (
-            indices(equation, self.statics)
-            if self._region.is_known and equation.call is None
-            else ()
+            indices(read, self.statics) if self._region.is_known and equation.call is None else ()
         ):
             atom, wraps = base(index.atom, self.statics)
             number = self.get(atom)
@@ -174,7 +173,7 @@ class KnownValues:
                 self._region,
                 least,
                 index.n,
-                equation.line,
+                read.line,
                 self._describe_allowed(index, least),
             )
             self._lowering.draft.checks.append(lambda data, one=one: check(data, *one))

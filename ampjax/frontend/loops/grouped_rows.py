@@ -282,11 +282,13 @@ def size_of_block(n: int, n_groups: int, of_matrix: int, of_row: int) -> int:
     if size < FEWEST_IN_BLOCK:
         return 0
     blocks = most_blocks(n, n_groups, size)
-    cost = blocks * (of_matrix + size * of_row) + n * COST_OF_ROW + COST_OF_SORT
-    alone = n * of_matrix
-    if alone > MOST_IN_CACHE:
-        alone *= 4
-    return size if LEAST_GAIN * cost < alone else 0
+    cost = n * COST_OF_ROW + COST_OF_SORT
+    cost += _cost_of_reading(blocks * of_matrix) + _cost_of_reading(blocks * size * of_row)
+    return size if LEAST_GAIN * cost < _cost_of_reading(n * of_matrix) else 0
+
+
+def _cost_of_reading(n_numbers: int) -> int:
+    return n_numbers if n_numbers <= MOST_IN_CACHE else 4 * n_numbers
 
 
 def most_blocks(n: int, n_groups: int, size: int) -> int:

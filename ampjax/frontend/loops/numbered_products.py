@@ -46,7 +46,7 @@ def with_numbered_products(
       equations: A function's equations, in order.
       results: What it gives.
     """
-    if not any(each.source.primitive.name in READS for each in equations):
+    if not any(each.source.primitive.name in (*READS, ONE.name) for each in equations):
         return [*equations]
     made_by = {name: equation for equation in equations for name in equation.outputs}
     users: dict[Atom, list[Equation | None]] = defaultdict(list)
@@ -69,9 +69,17 @@ def with_numbered_products(
         factor = found.get(equation)
         if factor is not None and _is_for_products(factor.read, users, found):
             joined.append(factor.joined(equation))
+        elif equation.source.primitive is ONE:
+            joined.append(replace(equation, indexing=_read_in(equation)))
         else:
             joined.append(equation)
     return joined
+
+
+def _read_in(product: Equation) -> Equation:
+    """The read in a product of one element."""
+    how = product.source.params["how"]
+    return replace(product, source=how.matrix.equations[0], inputs=product.inputs[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +103,7 @@ class _Factor:
             invars=[product.source.invars[place], *self.read.source.invars],
         )
         inputs = (product.inputs[place], *self.read.inputs)
-        return replace(product, source=source, inputs=inputs)
+        return replace(product, source=source, inputs=inputs, indexing=self.read)
 
 
 def _factor(product: Equation, side: int, made_by: Mapping[Any, Equation]) -> _Factor | None:
