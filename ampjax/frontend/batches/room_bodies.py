@@ -38,8 +38,8 @@ from ampjax.frontend.draft.long_axes import is_in_front, is_sequence, length_nam
 from ampjax.frontend.draft.payload_types import from_raw, raw_type
 from ampjax.frontend.draft.row_origins import RowOrigin, rows_at
 from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.jax_functions.numbered_products import with_numbered_products
 from ampjax.frontend.loops.masked_rows import derived_where
-from ampjax.frontend.loops.numbered_products import with_numbered_products
 from ampjax.frontend.loops.table_products import (
     LEAVES_OUT_AXES,
     is_small,

@@ -436,8 +436,7 @@ def _changed(operation: Any, primals: Sequence[Any], tangents: Sequence[Any], **
         given[place] = tangents[place]
         part = operation.bind(*given, **params)
         change = part if change is None else change + part
-    result = operation.bind(*primals, **params)
-    return result, ad.Zero.from_primal_value(result) if change is None else change
+    return operation.bind(*primals, **params), change
 
 
 def _batched(run: Any, args: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:

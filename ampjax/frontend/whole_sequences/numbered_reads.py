@@ -20,7 +20,7 @@ from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.long_axes import element_type, long_axis, n_long_axes
 from ampjax.frontend.draft.values import Constant, Elements, Static
-from ampjax.frontend.whole_sequences.element_operations import replace_numbers
+from ampjax.frontend.jax_functions.element_operations import replace_numbers
 from ampjax.frontend.whole_sequences.sorted_sequences import in_computed_order, or_filled
 from ampjax.jaxprs.primitives import bind
 

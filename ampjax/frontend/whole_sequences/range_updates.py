@@ -20,8 +20,8 @@ from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.jax_functions.element_operations import replace_numbers, update_of_axes
 from ampjax.frontend.whole_sequences.cut_arrays import filled_array
-from ampjax.frontend.whole_sequences.element_operations import replace_numbers, update_of_axes
 from ampjax.frontend.whole_sequences.numbered_reads import check_numbers
 from ampjax.frontend.whole_sequences.sequence_parts import length_of
 from ampjax.jaxprs.primitives import bind

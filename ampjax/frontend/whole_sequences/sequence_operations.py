@@ -18,13 +18,13 @@ from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.long_axes import element_type, is_sequence, length_name, long_axis
 from ampjax.frontend.draft.values import Constant, Elements, Static
-from ampjax.frontend.rules.sequence_rules import elements_space
-from ampjax.frontend.whole_sequences import sequence_parts, sequence_slices
-from ampjax.frontend.whole_sequences.element_operations import (
+from ampjax.frontend.jax_functions.element_operations import (
     NotByElementError,
     element_axes,
     on_element,
 )
+from ampjax.frontend.rules.sequence_rules import elements_space
+from ampjax.frontend.whole_sequences import sequence_parts, sequence_slices
 from ampjax.frontend.whole_sequences.jax_loops import branched, scanned
 from ampjax.frontend.whole_sequences.merged_values import turned
 from ampjax.frontend.whole_sequences.numbered_reads import within

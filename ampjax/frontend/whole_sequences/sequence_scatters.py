@@ -16,8 +16,8 @@ from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.jax_functions.element_operations import update_of_axes
 from ampjax.frontend.rules.sequence_rules import elements_space
-from ampjax.frontend.whole_sequences.element_operations import update_of_axes
 from ampjax.jaxprs.primitives import bind
 
 

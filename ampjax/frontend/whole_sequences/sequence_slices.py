@@ -23,8 +23,8 @@ from ampjax.frontend.draft.long_axes import (
     n_long_axes,
 )
 from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.jax_functions.element_operations import replace_numbers
 from ampjax.frontend.whole_sequences.cut_arrays import cut_array, starts_of
-from ampjax.frontend.whole_sequences.element_operations import replace_numbers
 from ampjax.frontend.whole_sequences.numbered_reads import (
     by_known_numbers,
     by_number,

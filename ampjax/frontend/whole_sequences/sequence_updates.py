@@ -18,8 +18,8 @@ from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.jax_functions.element_operations import update_of_axes
 from ampjax.frontend.whole_sequences.cut_arrays import filled_array
-from ampjax.frontend.whole_sequences.element_operations import update_of_axes
 from ampjax.frontend.whole_sequences.range_updates import range_updated
 from ampjax.frontend.whole_sequences.sequence_scatters import DROPPING, scattered
 from ampjax.jaxprs.primitives import applies_function, bind

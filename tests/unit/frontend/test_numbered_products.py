@@ -92,7 +92,12 @@ def by_hand(function):
     [
         (known, by_hand(message), (70, 0, 150), 1e-4),
         (computed, by_hand(of_computed_kind), (70, 0, 150), 1e-4),
-        (whole, whole, (70, 0, 150), 2e-2),  # in bfloat16
+        (
+            whole,
+            whole,
+            (70, 0, 150),
+            1e-1,
+        ),  # plain JAX rounds each row's part of sums of 20 to bfloat16
         (loop, loop, (5, 3), 1e-4),
     ],
 )
@@ -123,7 +128,7 @@ def test_no_row_has_a_matrix_of_its_own(model):
 @pytest.mark.parametrize("model", [known, whole])
 def test_numbers_of_no_matrix_are_an_error(model):
     one = {**example(3), "kind": np.array([0, KINDS, 1], np.int32)}
-    with pytest.raises(DataError, match="expected a number from -4 to 3, of one of 4 entries"):
+    with pytest.raises(DataError, match="to 3, of one of 4 entries, got 4"):
         amp.vmap(model, SPEC, params=PARAMS).pack([one])
 
 
@@ -161,10 +166,17 @@ def test_a_matrix_of_few_rows_does_not_spoil_others():
 
 def test_blocks_have_rows_of_one_group():
     groups = RNG.choice([0, 1, 4, 5], 37).astype(np.int32)
-    blocks = Blocks.of(jnp.asarray(groups), 7, 8)
-    values = jnp.arange(1, 38)
-    np.testing.assert_array_equal(blocks.rows(blocks.cut(values)), values)
-    for own, first in zip(blocks.cut(values), blocks.first, strict=True):
+    values = np.arange(1, 38)
+
+    @jax.jit
+    def cut(groups):
+        blocks = Blocks.of(groups, 7, 8)
+        inside = blocks.cut(jnp.asarray(values))
+        return inside, blocks.first, blocks.rows(inside)
+
+    blocks, firsts, again = map(np.asarray, cut(groups))
+    np.testing.assert_array_equal(again, values)
+    for own, first in zip(blocks, firsts, strict=True):
         there = own[own > 0] - 1
         assert (groups[there] == groups[first]).all()
 

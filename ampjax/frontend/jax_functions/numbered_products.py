@@ -19,13 +19,13 @@ from jax.interpreters import ad, batching, mlir
 
 from ampjax.frontend.deduction.equations import Atom, Equation
 from ampjax.frontend.draft.long_axes import element_type, is_sequence, long_axis, n_long_axes
-from ampjax.frontend.loops.grouped_rows import ROWS, MatrixRead, NumberedProduct
-from ampjax.frontend.loops.table_products import MOST_ROWS
-from ampjax.frontend.whole_sequences.element_operations import (
+from ampjax.frontend.jax_functions.element_operations import (
     NotByElementError,
     element_axes,
     on_element,
 )
+from ampjax.frontend.loops.grouped_rows import ROWS, MatrixRead, NumberedProduct
+from ampjax.frontend.loops.table_products import MOST_ROWS
 from ampjax.jaxprs.primitives import is_inexact, opened
 from ampjax.lanes.rewriting.linear_pairs import filled
 
@@ -48,32 +48,35 @@ def with_numbered_products(
     """
     if not any(each.source.primitive.name in (*READS, ONE.name) for each in equations):
         return [*equations]
-    made_by = {name: equation for equation in equations for name in equation.outputs}
+    found = _factors(equations)
     users: dict[Atom, list[Equation | None]] = defaultdict(list)
     for equation in equations:
         for atom in equation.inputs:
             users[atom].append(equation)
     for atom in results:
         users[atom].append(None)
-    found = {}
-    for equation in equations:
-        factors = []
-        for side in (0, 1):
-            factor = _factor(equation, side, made_by)
-            if factor is not None:
-                factors.append(factor)
-        if len(factors) == 1:
-            found[equation] = factors[0]
     joined = []
     for equation in equations:
         factor = found.get(equation)
-        if factor is not None and _is_for_products(factor.read, users, found):
-            joined.append(factor.joined(equation))
-        elif equation.source.primitive is ONE:
+        if equation.source.primitive is ONE:
             joined.append(replace(equation, indexing=_read_in(equation)))
+        elif factor is not None and _is_for_products(factor.read, users, found):
+            joined.append(factor.joined(equation))
         else:
             joined.append(equation)
     return joined
+
+
+def _factors(equations: Sequence[Equation]) -> dict[Equation, _Factor]:
+    """The products of which one factor is a matrix that is read, and not both."""
+    made_by = {name: equation for equation in equations for name in equation.outputs}
+    found = {}
+    for equation in equations:
+        factors = [_factor(equation, side, made_by) for side in (0, 1)]
+        one, *others = [factor for factor in factors if factor is not None] or [None]
+        if one is not None and not others:
+            found[equation] = one
+    return found
 
 
 def _read_in(product: Equation) -> Equation:
@@ -141,11 +144,8 @@ def _of_one_row(equations: Sequence[Any], side: int) -> list[Any] | None:
     given = [other.aval, *(atom.aval for atom in read.invars)]
     if not any(map(is_sequence, [*given, read.outvars[0].aval])):
         return [*equations]
-    for each in equations:
-        long = [long_axis(atom.aval) for atom in each.invars]
-        is_of_one = element_axes(each) == long and long_axis(each.outvars[0].aval) == 0
-        if not is_of_one or max(map(_n_long, each.invars)) > 1 or any(long):
-            return None
+    if not all(map(_is_of_elements, equations)):
+        return None
     types = [element_type(kind) if is_sequence(kind) else kind for kind in given]
 
     def of_one(row: Any, *operands: Any) -> Any:
@@ -157,12 +157,18 @@ def _of_one_row(equations: Sequence[Any], side: int) -> list[Any] | None:
         return on_element(product, factors)
 
     try:
-        found, constants = opened(jax.make_jaxpr(of_one)(*types))
+        found, _ = opened(jax.make_jaxpr(of_one)(*types))
     except NotByElementError:
         return None
-    names = [each.primitive for each in equations]
-    is_same = [each.primitive for each in found.eqns] == names and not constants
+    is_same = [each.primitive for each in found.eqns] == [each.primitive for each in equations]
     return [*found.eqns] if is_same else None
+
+
+def _is_of_elements(equation: Any) -> bool:
+    """Whether an equation does the same to each element of sequences, whose axes are in front."""
+    long = [long_axis(atom.aval) for atom in equation.invars]
+    is_each = element_axes(equation) == long and long_axis(equation.outvars[0].aval) == 0
+    return is_each and max(map(_n_long, equation.invars)) <= 1 and not any(long)
 
 
 def _n_long(atom: Any) -> int:
