@@ -462,7 +462,7 @@ def _product(equation: Any) -> ElementForm | None:
 
 
 def _numbered(equation: Any) -> ElementForm:
-    """A product with a matrix that numbers choose, which is kept with the form that it has for one element."""
+    """A product with a matrix that numbers choose, which is kept as the product of one element."""
     are_each = tuple(axis is not None for axis in _own_axes(equation))
     return ElementForm(equation.params, are_each, (None,) * len(are_each))
 

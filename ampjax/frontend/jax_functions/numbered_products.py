@@ -40,7 +40,7 @@ ONE: Any = jex.Primitive("numbered_product")
 def with_numbered_products(
     equations: Sequence[Equation], results: Sequence[Atom]
 ) -> list[Equation]:
-    """The same equations, with reads of matrices joined to products where nobody else uses what is read.
+    """The same equations, with reads of matrices joined to products where no other equation uses the matrices.
 
     Args:
       equations: A function's equations, in order.
@@ -59,7 +59,12 @@ def with_numbered_products(
     for equation in equations:
         factor = found.get(equation)
         if equation.source.primitive is ONE:
-            joined.append(replace(equation, indexing=_read_in(equation)))
+            joined.append(
+                replace(
+                    equation,
+                    indexing=_read_in(equation),
+                )
+            )
         elif factor is not None and _is_for_products(factor.read, users, found):
             joined.append(factor.joined(equation))
         else:
@@ -72,7 +77,14 @@ def _factors(equations: Sequence[Equation]) -> dict[Equation, _Factor]:
     made_by = {name: equation for equation in equations for name in equation.outputs}
     found = {}
     for equation in equations:
-        factors = [_factor(equation, side, made_by) for side in (0, 1)]
+        factors = [
+            _factor(
+                equation,
+                side,
+                made_by,
+            )
+            for side in (0, 1)
+        ]
         one, *others = [factor for factor in factors if factor is not None] or [None]
         if one is not None and not others:
             found[equation] = one
@@ -82,10 +94,17 @@ def _factors(equations: Sequence[Equation]) -> dict[Equation, _Factor]:
 def _read_in(product: Equation) -> Equation:
     """The read in a product of one element."""
     how = product.source.params["how"]
-    return replace(product, source=how.matrix.equations[0], inputs=product.inputs[1:])
+    return replace(
+        product,
+        source=how.matrix.equations[0],
+        inputs=product.inputs[1:],
+    )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+)
 class _Factor:
     """A matrix, read by numbers, that is a factor of a product.
 
@@ -97,7 +116,10 @@ class _Factor:
     read: Equation
     how: NumberedProduct
 
-    def joined(self, product: Equation) -> Equation:
+    def joined(
+        self,
+        product: Equation,
+    ) -> Equation:
         """The product and the read as one equation."""
         place = 1 - self.how.side
         source = product.source.replace(
@@ -106,11 +128,20 @@ class _Factor:
             invars=[product.source.invars[place], *self.read.source.invars],
         )
         inputs = (product.inputs[place], *self.read.inputs)
-        return replace(product, source=source, inputs=inputs, indexing=self.read)
+        return replace(
+            product,
+            source=source,
+            inputs=inputs,
+            indexing=self.read,
+        )
 
 
-def _factor(product: Equation, side: int, made_by: Mapping[Any, Equation]) -> _Factor | None:
-    """A factor of a product, if it is a matrix read from a small table that is larger than the other factor and the result."""
+def _factor(
+    product: Equation,
+    side: int,
+    made_by: Mapping[Any, Equation],
+) -> _Factor | None:
+    """A factor of a product, if a matrix that is larger than the other factor and the result is read there from a small table."""
     if product.source.primitive.name != "dot_general":
         return None
     equation = made_by.get(product.inputs[side])
@@ -121,18 +152,35 @@ def _factor(product: Equation, side: int, made_by: Mapping[Any, Equation]) -> _F
     if equation is None or equation.source.primitive.name not in READS:
         return None
     chain.append(equation)
-    sources = _of_one_row([each.source for each in reversed(chain)], side)
+    sources = _of_one_row(
+        [each.source for each in reversed(chain)],
+        side,
+    )
     if sources is None or not _is_by_numbers(sources[0]):
         return None
     *reads, last = sources
-    how = NumberedProduct(MatrixRead(tuple(reads)), last, side)
+    how = NumberedProduct(
+        MatrixRead(tuple(reads)),
+        last,
+        side,
+    )
     shapes = (how.row.shape, how.result.shape)
     is_larger = math.prod(last.invars[side].aval.shape) > sum(map(math.prod, shapes))
     is_table = 1 < how.matrix.n_groups <= MOST_ROWS
-    return _Factor(equation, how) if is_larger and is_table else None
+    return (
+        _Factor(
+            equation,
+            how,
+        )
+        if is_larger and is_table
+        else None
+    )
 
 
-def _of_one_row(equations: Sequence[Any], side: int) -> list[Any] | None:
+def _of_one_row(
+    equations: Sequence[Any],
+    side: int,
+) -> list[Any] | None:
     """Equations from a read to a product, of one row; of sequences for one element, or None where the elements' axis is elsewhere than in front.
 
     Args:
@@ -149,12 +197,21 @@ def _of_one_row(equations: Sequence[Any], side: int) -> list[Any] | None:
     types = [element_type(kind) if is_sequence(kind) else kind for kind in given]
 
     def of_one(row: Any, *operands: Any) -> Any:
-        (found,) = on_element(read, operands)
+        (found,) = on_element(
+            read,
+            operands,
+        )
         for each in moves:
-            (found,) = on_element(each, [found])
+            (found,) = on_element(
+                each,
+                [found],
+            )
         factors = [row, row]
         factors[side] = found
-        return on_element(product, factors)
+        return on_element(
+            product,
+            factors,
+        )
 
     try:
         found, _ = opened(jax.make_jaxpr(of_one)(*types))
@@ -189,7 +246,7 @@ def _is_by_numbers(read: Any) -> bool:
 def _is_for_products(
     read: Equation, users: Mapping[Atom, Sequence[Equation | None]], found: Mapping[Any, Any]
 ) -> bool:
-    """Whether all that uses a read are products that it can be joined to."""
+    """Whether all uses of a read are products that the read can be joined to."""
     for user in users[read.outputs[0]]:
         if user is None:
             return False
@@ -205,30 +262,70 @@ def _run(*args: Any, how: NumberedProduct) -> Any:
     return how.of_one(*args)
 
 
-def _derivative(primals: Sequence[Any], tangents: Sequence[Any], how: NumberedProduct) -> Any:
+def _derivative(
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    how: NumberedProduct,
+) -> Any:
     """Differentiates the product of one row as JAX does."""
-    return jax.jvp(how.of_one, tuple(primals), tuple(map(filled, tangents)))
+    return jax.jvp(
+        how.of_one,
+        tuple(primals),
+        tuple(map(filled, tangents)),
+    )
 
 
-def _of_rows(args: Sequence[Any], axes: Sequence[Any], how: NumberedProduct) -> Any:
+def _of_rows(
+    args: Sequence[Any],
+    axes: Sequence[Any],
+    how: NumberedProduct,
+) -> Any:
     """The products of many rows: of matrices that are not each row's own, as JAX computes the read and the product."""
     is_each = [axis is not None for axis in axes]
     if is_each[1] or not any(is_each[2:]):
-        return jax.vmap(how.of_one, in_axes=tuple(axes))(*args), 0
+        return jax.vmap(
+            how.of_one,
+            in_axes=tuple(axes),
+        )(*args), 0
     n = args[is_each.index(True)].shape[axes[is_each.index(True)]]
     moved = []
     for place, (value, axis) in enumerate(zip(args, axes, strict=True)):
         if axis is not None:
-            moved.append(jnp.moveaxis(value, axis, 0))
+            moved.append(
+                jnp.moveaxis(
+                    value,
+                    axis,
+                    0,
+                )
+            )
         elif place == 1:
             moved.append(value)
         else:
-            moved.append(jnp.broadcast_to(value, (n, *jnp.shape(value))))
-    return ROWS.bind(*moved, how=how), 0
+            moved.append(
+                jnp.broadcast_to(
+                    value,
+                    (n, *jnp.shape(value)),
+                )
+            )
+    return ROWS.bind(
+        *moved,
+        how=how,
+    ), 0
 
 
 ONE.def_impl(_run)
-ONE.def_abstract_eval(lambda *_, how: ShapedArray(how.result.shape, how.result.dtype))
+ONE.def_abstract_eval(
+    lambda *_, how: ShapedArray(
+        how.result.shape,
+        how.result.dtype,
+    )
+)
 ad.primitive_jvps[ONE] = _derivative
 batching.primitive_batchers[ONE] = _of_rows
-mlir.register_lowering(ONE, mlir.lower_fun(_run, multiple_results=False))
+mlir.register_lowering(
+    ONE,
+    mlir.lower_fun(
+        _run,
+        multiple_results=False,
+    ),
+)

@@ -46,7 +46,10 @@ ROWS: Any = jex.Primitive("product_by_number")
 SUM: Any = jex.Primitive("sum_by_number")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+)
 class MatrixRead:
     """A matrix that numbers choose from a table.
 
@@ -56,16 +59,28 @@ class MatrixRead:
 
     equations: tuple[Any, ...]
 
-    def __call__(self, table: Any, numbers: Sequence[Any]) -> Any:
+    def __call__(
+        self,
+        table: Any,
+        numbers: Sequence[Any],
+    ) -> Any:
         """The matrix of one row.
 
         Args:
           table: The table.
           numbers: The numbers, as the first equation takes them.
         """
-        return self._made(self.equations, table, numbers)
+        return self._made(
+            self.equations,
+            table,
+            numbers,
+        )
 
-    def moved(self, table: Any, numbers: Sequence[Any]) -> Any:
+    def moved(
+        self,
+        table: Any,
+        numbers: Sequence[Any],
+    ) -> Any:
         """The matrix of one row, in the dtype of a table.
 
         Args:
@@ -73,13 +88,28 @@ class MatrixRead:
           numbers: The numbers.
         """
         moves = [each for each in self.equations if each.primitive is not convert_element_type_p]
-        return self._made(moves, table, numbers)
+        return self._made(
+            moves,
+            table,
+            numbers,
+        )
 
-    def _made(self, equations: Sequence[Any], table: Any, numbers: Sequence[Any]) -> Any:
+    def _made(
+        self,
+        equations: Sequence[Any],
+        table: Any,
+        numbers: Sequence[Any],
+    ) -> Any:
         read, *others = equations
-        (found,) = bind(read, [table, *numbers])
+        (found,) = bind(
+            read,
+            [table, *numbers],
+        )
         for equation in others:
-            (found,) = bind(equation, [found])
+            (found,) = bind(
+                equation,
+                [found],
+            )
         return found
 
     @property
@@ -89,17 +119,20 @@ class MatrixRead:
 
     @property
     def places(self) -> list[int]:
-        """How many places there are to read from, along each axis with a number."""
+        """The numbers of places to read from, along each axis with a number."""
         shape = self.table.shape
         sizes = self.equations[0].params["slice_sizes"]
         return [shape[axis] - sizes[axis] + 1 for axis in self._axes]
 
     @property
     def n_groups(self) -> int:
-        """How many different matrices there may be, one for numbers outside included."""
+        """The number of different matrices, one for numbers outside included."""
         return math.prod(self.places) + self._is_filled
 
-    def groups(self, numbers: Sequence[Any]) -> Any:
+    def groups(
+        self,
+        numbers: Sequence[Any],
+    ) -> Any:
         """For each row the number of its matrix.
 
         Args:
@@ -112,12 +145,23 @@ class MatrixRead:
         group: Any = 0
         is_outside: Any = False
         for column, n in zip(columns, self.places, strict=True):
-            last = min(n - 1, jnp.iinfo(column.dtype).max)
-            inside = jnp.clip(column, 0, last)
+            last = min(
+                n - 1,
+                jnp.iinfo(column.dtype).max,
+            )
+            inside = jnp.clip(
+                column,
+                0,
+                last,
+            )
             is_outside |= inside != column
             group = group * n + inside.astype(np.int32)
         if self._is_filled:
-            group = jnp.where(is_outside, math.prod(self.places), group)
+            group = jnp.where(
+                is_outside,
+                math.prod(self.places),
+                group,
+            )
         return group
 
     @property
@@ -126,8 +170,8 @@ class MatrixRead:
 
     @property
     def _is_filled(self) -> bool:
-        read = self.equations[0]
-        return read.params.get("mode") == GatherScatterMode.FILL_OR_DROP
+        mode = self.equations[0].params.get("mode")
+        return mode == GatherScatterMode.FILL_OR_DROP
 
     @property
     def _axes(self) -> Sequence[int]:
@@ -137,7 +181,10 @@ class MatrixRead:
         return read.params["dimension_numbers"].start_index_map
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+)
 class NumberedProduct:
     """The product of a row by a matrix that numbers choose.
 
@@ -156,11 +203,14 @@ class NumberedProduct:
     @property
     def turned(self) -> NumberedProduct:
         """The transpose in the row."""
-        return replace(self, is_turned=not self.is_turned)
+        return replace(
+            self,
+            is_turned=not self.is_turned,
+        )
 
     @property
     def row(self) -> Any:
-        """The type of what is multiplied."""
+        """The type of a row."""
         return self._types[self.is_turned]
 
     @property
@@ -172,7 +222,11 @@ class NumberedProduct:
     def _types(self) -> tuple[Any, Any]:
         return self.product.invars[1 - self.side].aval, self.product.outvars[0].aval
 
-    def times(self, row: Any, matrix: Any) -> Any:
+    def times(
+        self,
+        row: Any,
+        matrix: Any,
+    ) -> Any:
         """The product.
 
         Args:
@@ -180,14 +234,30 @@ class NumberedProduct:
           matrix: The matrix.
         """
         if not self.is_turned:
-            return self._straight(row, matrix)
-        pull = jax.linear_transpose(lambda x: self._straight(x, matrix), self.result)
+            return self._straight(
+                row,
+                matrix,
+            )
+        pull = jax.linear_transpose(
+            lambda x: self._straight(
+                x,
+                matrix,
+            ),
+            self.result,
+        )
         return pull(row)[0]
 
-    def _straight(self, row: Any, matrix: Any) -> Any:
+    def _straight(
+        self,
+        row: Any,
+        matrix: Any,
+    ) -> Any:
         factors = [row, row]
         factors[self.side] = matrix
-        return bind(self.product, factors)[0]
+        return bind(
+            self.product,
+            factors,
+        )[0]
 
     def of_one(self, row: Any, table: Any, *numbers: Any) -> Any:
         """The product of one row.
@@ -197,7 +267,13 @@ class NumberedProduct:
           table: The table of matrices.
           *numbers: What chooses its matrix.
         """
-        return self.times(row, self.matrix(table, numbers))
+        return self.times(
+            row,
+            self.matrix(
+                table,
+                numbers,
+            ),
+        )
 
     def of_rows(self, rows: Any, table: Any, *numbers: Any) -> Any:
         """The products of rows, `[rows, ...]`.
@@ -209,17 +285,50 @@ class NumberedProduct:
         """
         size = self._size_of_block(len(rows))
         if not size:
-            each = lambda row, *own: self.of_one(row, table, *own)
-            return jax.vmap(each)(rows, *numbers)
-        blocks = Blocks.of(self.matrix.groups(numbers), self.matrix.n_groups, size)
-        matrices = self._matrices(table, blocks, numbers)
-        of_block = jax.vmap(self.times, in_axes=(0, None))
-        return blocks.rows(jax.vmap(of_block)(blocks.cut(rows), matrices))
+            each = lambda row, *own: self.of_one(
+                row,
+                table,
+                *own,
+            )
+            return jax.vmap(each)(
+                rows,
+                *numbers,
+            )
+        blocks = Blocks.of(
+            self.matrix.groups(numbers),
+            self.matrix.n_groups,
+            size,
+        )
+        matrices = self._matrices(
+            table,
+            blocks,
+            numbers,
+        )
+        of_block = jax.vmap(
+            self.times,
+            in_axes=(0, None),
+        )
+        return blocks.rows(
+            jax.vmap(of_block)(
+                blocks.cut(rows),
+                matrices,
+            )
+        )
 
-    def _matrices(self, table: Any, blocks: Blocks, numbers: Sequence[Any]) -> Any:
+    def _matrices(
+        self,
+        table: Any,
+        blocks: Blocks,
+        numbers: Sequence[Any],
+    ) -> Any:
         """The matrix of each block."""
         own = [each[blocks.first] for each in numbers]
-        return jax.vmap(lambda *each: self.matrix(table, each))(*own)
+        return jax.vmap(
+            lambda *each: self.matrix(
+                table,
+                each,
+            )
+        )(*own)
 
     def of_table(self, table: Any, rows: Any, results: Any, *numbers: Any) -> Any:
         """The cotangent of the table, in the dtype of sums.
@@ -232,41 +341,89 @@ class NumberedProduct:
         """
         matrix = self.product.invars[self.side].aval
         wide = sum_dtype(matrix.dtype)
-        rows, results = rows.astype(wide), results.astype(wide)
+        rows = rows.astype(wide)
+        results = results.astype(wide)
         size = self._size_of_block(len(rows))
         if size:
-            blocks = Blocks.of(self.matrix.groups(numbers), self.matrix.n_groups, size)
-            rows, results = blocks.cut(rows), blocks.cut(results)
+            blocks = Blocks.of(
+                self.matrix.groups(numbers),
+                self.matrix.n_groups,
+                size,
+            )
+            rows = blocks.cut(rows)
+            results = blocks.cut(results)
             numbers = tuple(each[blocks.first] for each in numbers)
         else:
-            rows, results = rows[:, None], results[:, None]
+            rows = rows[:, None]
+            results = results[:, None]
 
         def products(matrices: Any) -> Any:
-            return jax.vmap(jax.vmap(self._in(wide), in_axes=(0, None)))(rows, matrices)
+            of_block = jax.vmap(
+                self._in(wide),
+                in_axes=(0, None),
+            )
+            return jax.vmap(of_block)(
+                rows,
+                matrices,
+            )
 
         def matrices(own: Any) -> Any:
-            return jax.vmap(lambda *each: self.matrix.moved(own, each))(*numbers)
+            return jax.vmap(
+                lambda *each: self.matrix.moved(
+                    own,
+                    each,
+                )
+            )(*numbers)
 
-        every = jax.ShapeDtypeStruct((len(rows), *matrix.shape), wide)
-        (found,) = jax.linear_transpose(products, every)(results)
-        (total,) = jax.linear_transpose(matrices, table)(found.astype(table.dtype))
+        every = jax.ShapeDtypeStruct(
+            (len(rows), *matrix.shape),
+            wide,
+        )
+        (found,) = jax.linear_transpose(
+            products,
+            every,
+        )(results)
+        (total,) = jax.linear_transpose(
+            matrices,
+            table,
+        )(found.astype(table.dtype))
         return total
 
-    def _in(self, dtype: Any) -> Callable[[Any, Any], Any]:
+    def _in(
+        self,
+        dtype: Any,
+    ) -> Callable[[Any, Any], Any]:
         """The product of numbers of another dtype."""
         params = {**self.product.params, "preferred_element_type": np.dtype(dtype)}
-        return replace(self, product=self.product.replace(params=params)).times
+        return replace(
+            self,
+            product=self.product.replace(params=params),
+        ).times
 
-    def _size_of_block(self, n: int) -> int:
-        """How many rows a block has; 0 where matrices are better read row by row."""
+    def _size_of_block(
+        self,
+        n: int,
+    ) -> int:
+        """The number of rows in a block; 0 if matrices are better read row by row."""
         numbers = self.matrix
-        of_matrix = math.prod(self.product.invars[self.side].aval.shape)
+        matrix = self.product.invars[self.side].aval
+        of_matrix = math.prod(matrix.shape)
         of_row = math.prod(self.row.shape) + math.prod(self.result.shape)
-        return size_of_block(n, numbers.n_groups, of_matrix, of_row)
+        return size_of_block(
+            n,
+            numbers.n_groups,
+            of_matrix,
+            of_row,
+        )
 
 
-def size_of_block(n: int, n_groups: int, of_matrix: int, of_row: int) -> int:
-    """How many rows a block has; 0 where matrices are better read row by row.
+def size_of_block(
+    n: int,
+    n_groups: int,
+    of_matrix: int,
+    of_row: int,
+) -> int:
+    """The number of rows in a block; 0 if matrices are better read row by row.
 
     Args:
       n: How many rows there are.
@@ -278,10 +435,21 @@ def size_of_block(n: int, n_groups: int, of_matrix: int, of_row: int) -> int:
         return 0
     # the larger blocks are, the fewer matrices are read, and the more rows fill blocks up
     best = math.sqrt(n * of_matrix / (n_groups * of_row))
-    size = min(1 << max(round(math.log2(best)), 0), MOST_IN_BLOCK)
+    size = min(
+        1
+        << max(
+            round(math.log2(best)),
+            0,
+        ),
+        MOST_IN_BLOCK,
+    )
     if size < FEWEST_IN_BLOCK:
         return 0
-    blocks = most_blocks(n, n_groups, size)
+    blocks = most_blocks(
+        n,
+        n_groups,
+        size,
+    )
     cost = n * COST_OF_ROW + COST_OF_SORT
     cost += _cost_of_reading(blocks * of_matrix) + _cost_of_reading(blocks * size * of_row)
     return size if LEAST_GAIN * cost < _cost_of_reading(n * of_matrix) else 0
@@ -291,18 +459,36 @@ def _cost_of_reading(n_numbers: int) -> int:
     return n_numbers if n_numbers <= MOST_IN_CACHE else 4 * n_numbers
 
 
-def most_blocks(n: int, n_groups: int, size: int) -> int:
-    """How many blocks there are at most.
+def most_blocks(
+    n: int,
+    n_groups: int,
+    size: int,
+) -> int:
+    """The largest number of blocks.
 
     Args:
       n: How many rows there are.
       n_groups: How many groups the rows are in.
       size: How many rows a block has.
     """
-    return min(n, (n + min(n, n_groups) * (size - 1)) // size)
+    return min(
+        n,
+        (
+            n
+            + min(
+                n,
+                n_groups,
+            )
+            * (size - 1)
+        )
+        // size,
+    )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(
+    frozen=True,
+    eq=False,
+)
 class Blocks:
     """Rows in blocks, each of rows of one group.
 
@@ -317,7 +503,12 @@ class Blocks:
     first: Any
 
     @classmethod
-    def of(cls, groups: Any, n_groups: int, size: int) -> Blocks:
+    def of(
+        cls,
+        groups: Any,
+        n_groups: int,
+        size: int,
+    ) -> Blocks:
         """The blocks of some rows.
 
         Args:
@@ -326,70 +517,182 @@ class Blocks:
           size: How many rows a block has.
         """
         n = len(groups)
-        rows = jnp.arange(n, dtype=np.int32)
+        rows = jnp.arange(
+            n,
+            dtype=np.int32,
+        )
         # one number for each row is sorted much faster than a pair
         ordered = jnp.sort(groups * n + rows)
         order = ordered % n
         group = ordered // n
-        starts = jnp.arange(n_groups + 1, dtype=np.int32) * n
-        bounds = jnp.searchsorted(ordered, starts).astype(np.int32)
+        starts = (
+            jnp.arange(
+                n_groups + 1,
+                dtype=np.int32,
+            )
+            * n
+        )
+        bounds = jnp.searchsorted(
+            ordered,
+            starts,
+        ).astype(np.int32)
         counts = jnp.diff(bounds)
         blocks = (counts + size - 1) // size
         before = jnp.cumsum(blocks) - blocks
         own = before[group] * size + rows - bounds[group]
-        n_blocks = most_blocks(n, n_groups, size)
-        none = jnp.full(n_blocks * size, n, np.int32)
-        sources = none.at[own].set(order, unique_indices=True)
-        sources = sources.reshape(n_blocks, size)
-        at = jnp.zeros(n, np.int32).at[order].set(own, unique_indices=True)
-        first = jnp.where(sources[:, 0] < n, sources[:, 0], order[-1])
-        return cls(at, sources, first)
+        n_blocks = most_blocks(
+            n,
+            n_groups,
+            size,
+        )
+        none = jnp.full(
+            n_blocks * size,
+            n,
+            np.int32,
+        )
+        sources = none.at[own].set(
+            order,
+            unique_indices=True,
+        )
+        sources = sources.reshape(
+            n_blocks,
+            size,
+        )
+        at = (
+            jnp.zeros(
+                n,
+                np.int32,
+            )
+            .at[order]
+            .set(
+                own,
+                unique_indices=True,
+            )
+        )
+        first = jnp.where(
+            sources[:, 0] < n,
+            sources[:, 0],
+            order[-1],
+        )
+        return cls(
+            at,
+            sources,
+            first,
+        )
 
-    def cut(self, values: Any) -> Any:
+    def cut(
+        self,
+        values: Any,
+    ) -> Any:
         """Rows in blocks, with zeros for none.
 
         Args:
           values: `[rows, ...]`.
         """
-        return values.at[self.sources].get(mode="fill", fill_value=0)
+        return values.at[self.sources].get(
+            mode="fill",
+            fill_value=0,
+        )
 
-    def rows(self, values: Any) -> Any:
-        """Rows of blocks, each where it was.
+    def rows(
+        self,
+        values: Any,
+    ) -> Any:
+        """Rows of blocks, in their old order.
 
         Args:
           values: `[blocks, rows of a block, ...]`.
         """
-        flat = values.reshape(-1, *values.shape[2:])
+        flat = values.reshape(
+            -1,
+            *values.shape[2:],
+        )
         return flat.at[self.at].get(mode="promise_in_bounds")
 
 
 # -- as operations of JAX, which a loop's steps and the search for what to keep see as one each
 
 
-def _product(rows: Any, table: Any, *numbers: Any, how: NumberedProduct) -> Any:
+def _product(
+    rows: Any,
+    table: Any,
+    *numbers: Any,
+    how: NumberedProduct,
+) -> Any:
     """The products of rows, as one operation."""
-    return ROWS.bind(rows, table, *numbers, how=how)
+    return ROWS.bind(
+        rows,
+        table,
+        *numbers,
+        how=how,
+    )
 
 
-def _table_sum(rows: Any, results: Any, *numbers: Any, how: NumberedProduct, table: Any) -> Any:
+def _table_sum(
+    rows: Any,
+    results: Any,
+    *numbers: Any,
+    how: NumberedProduct,
+    table: Any,
+) -> Any:
     """The cotangent of a table, as one operation."""
-    return SUM.bind(rows, results, *numbers, how=how, table=table)
+    return SUM.bind(
+        rows,
+        results,
+        *numbers,
+        how=how,
+        table=table,
+    )
 
 
-def _run_product(rows: Any, table: Any, *numbers: Any, how: NumberedProduct) -> Any:
-    return how.of_rows(rows, table, *numbers)
+def _run_product(
+    rows: Any,
+    table: Any,
+    *numbers: Any,
+    how: NumberedProduct,
+) -> Any:
+    return how.of_rows(
+        rows,
+        table,
+        *numbers,
+    )
 
 
-def _run_sum(rows: Any, results: Any, *numbers: Any, how: NumberedProduct, table: Any) -> Any:
-    return how.of_table(table, rows, results, *numbers)
+def _run_sum(
+    rows: Any,
+    results: Any,
+    *numbers: Any,
+    how: NumberedProduct,
+    table: Any,
+) -> Any:
+    return how.of_table(
+        table,
+        rows,
+        results,
+        *numbers,
+    )
 
 
-def _type_of_product(rows: Any, *_: Any, how: NumberedProduct) -> Any:
-    return ShapedArray((rows.shape[0], *how.result.shape), how.result.dtype)
+def _type_of_product(
+    rows: Any,
+    *_: Any,
+    how: NumberedProduct,
+) -> Any:
+    return ShapedArray(
+        (rows.shape[0], *how.result.shape),
+        how.result.dtype,
+    )
 
 
-def _type_of_sum(*_: Any, how: NumberedProduct, table: Any) -> Any:
-    return ShapedArray(table.shape, table.dtype)
+def _type_of_sum(
+    *_: Any,
+    how: NumberedProduct,
+    table: Any,
+) -> Any:
+    return ShapedArray(
+        table.shape,
+        table.dtype,
+    )
 
 
 def _transposed_product(
@@ -400,13 +703,29 @@ def _transposed_product(
     if isinstance(cotangent, ad.Zero):
         return [None] * (2 + len(numbers))
     if ad.is_undefined_primal(rows):
-        of_rows = _product(cotangent, table, *numbers, how=how.turned)
+        of_rows = _product(
+            cotangent,
+            table,
+            *numbers,
+            how=how.turned,
+        )
     else:
         kind = table.aval
-        wide = jax.ShapeDtypeStruct(kind.shape, sum_dtype(kind.dtype))
+        wide = jax.ShapeDtypeStruct(
+            kind.shape,
+            sum_dtype(kind.dtype),
+        )
         pair = (cotangent, rows) if how.is_turned else (rows, cotangent)
-        straight = replace(how, is_turned=False)
-        total = _table_sum(*pair, *numbers, how=straight, table=wide)
+        straight = replace(
+            how,
+            is_turned=False,
+        )
+        total = _table_sum(
+            *pair,
+            *numbers,
+            how=straight,
+            table=wide,
+        )
         of_table = total.astype(kind.dtype)
     return [of_rows, of_table, *[None] * len(numbers)]
 
@@ -420,9 +739,19 @@ def _transposed_sum(
         return [None] * (2 + len(numbers))
     own = cotangent.astype(how.matrix.table.dtype)
     if ad.is_undefined_primal(rows):
-        of_rows = _product(results, own, *numbers, how=how.turned)
+        of_rows = _product(
+            results,
+            own,
+            *numbers,
+            how=how.turned,
+        )
     else:
-        of_results = _product(rows, own, *numbers, how=how)
+        of_results = _product(
+            rows,
+            own,
+            *numbers,
+            how=how,
+        )
     return [of_rows, of_results, *[None] * len(numbers)]
 
 
@@ -434,14 +763,27 @@ def _changed(operation: Any, primals: Sequence[Any], tangents: Sequence[Any], **
             continue
         given = list(primals)
         given[place] = tangents[place]
-        part = operation.bind(*given, **params)
+        part = operation.bind(
+            *given,
+            **params,
+        )
         change = part if change is None else change + part
-    return operation.bind(*primals, **params), change
+    return operation.bind(
+        *primals,
+        **params,
+    ), change
 
 
 def _batched(run: Any, args: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
-    """Several at a time, as JAX makes them of what is computed."""
-    return jax.vmap(lambda *each: run(*each, **params), in_axes=tuple(axes))(*args), 0
+    """Several such operations at a time, by JAX's own rules for the equations inside."""
+    every = jax.vmap(
+        lambda *each: run(
+            *each,
+            **params,
+        ),
+        in_axes=tuple(axes),
+    )
+    return every(*args), 0
 
 
 for _operation, _run, _type, _transposed in (
@@ -450,7 +792,19 @@ for _operation, _run, _type, _transposed in (
 ):
     _operation.def_impl(_run)
     _operation.def_abstract_eval(_type)
-    ad.primitive_jvps[_operation] = functools.partial(_changed, _operation)
+    ad.primitive_jvps[_operation] = functools.partial(
+        _changed,
+        _operation,
+    )
     ad.primitive_transposes[_operation] = _transposed
-    batching.primitive_batchers[_operation] = functools.partial(_batched, _run)
-    mlir.register_lowering(_operation, mlir.lower_fun(_run, multiple_results=False))
+    batching.primitive_batchers[_operation] = functools.partial(
+        _batched,
+        _run,
+    )
+    mlir.register_lowering(
+        _operation,
+        mlir.lower_fun(
+            _run,
+            multiple_results=False,
+        ),
+    )

@@ -73,7 +73,7 @@ def of_batch(model, params, examples):
 
 
 def matrices_in(program):
-    """How many matrices there are at most in an array of a program."""
+    """The largest number of matrices in an array of a program."""
     found = [0]
     for equation in equations_in(program.jaxpr):
         for variable in equation.outvars:
