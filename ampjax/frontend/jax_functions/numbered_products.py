@@ -27,7 +27,7 @@ from ampjax.frontend.jax_functions.element_operations import (
 from ampjax.frontend.loops.grouped_rows import ROWS, MatrixRead, NumberedProduct
 from ampjax.frontend.loops.table_products import MOST_ROWS
 from ampjax.jaxprs.primitives import is_inexact, opened
-from ampjax.lanes.rewriting.linear_pairs import filled
+from ampjax.lanes.rewriting.linear_pairs import fill_tangents
 
 READS = ("gather", "dynamic_slice")
 
@@ -271,7 +271,7 @@ def _derivative(
     return jax.jvp(
         how.of_one,
         tuple(primals),
-        tuple(map(filled, tangents)),
+        tuple(map(fill_tangents, tangents)),
     )
 
 
