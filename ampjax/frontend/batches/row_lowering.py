@@ -249,9 +249,14 @@ class RowLowering:
         """
         if not isinstance(xs.element, View):
             return None
-        view = self.across.get(xs.element, xs.element)
+        source = self.across.get(xs.element)
+        view = xs.element if source is None else source
+        space = xs.space if source is None else self.original(xs.space)
         room = view.rows.room
-        if room is None or view.origin is not None or view.space is not room.space:
+        # elements that are all alike may be rows around
+        if room is None or view.space is not space:
+            return None
+        if view.origin is not None or view.space is not room.space:
             return None
         # rows of a loop lie level by level
         if room.frame.is_in_steps or room.space is room.frame.space:

@@ -81,7 +81,17 @@ def updates(p, s):
     return jnp.sum(own**2) + jnp.sum(jnp.sin(copies))
 
 
-@pytest.mark.parametrize("function", [reads, in_a_loop, rows, updates])
+def of_equal_elements(p, s):
+    """Elements that are all one number of the row around."""
+    x, m, at = arrays(s)
+
+    def one(y, i):
+        return jnp.full(x.shape, y * p["a"])[jnp.argmax(x * y)] * m[i, 0]
+
+    return jnp.sum(amp.map(one, x, at))
+
+
+@pytest.mark.parametrize("function", [reads, in_a_loop, rows, updates, of_equal_elements])
 def test_values_and_gradients(function):
     with jax.enable_x64(True):
         check_batch(function, PARAMS, SPEC, EXAMPLES, is_traced=True)
