@@ -116,7 +116,8 @@ def _backward(of_rows: Callable[..., Any], parts: FloatParts) -> Any:
 
 def _after(values: Any) -> Any:
     """Zeros that XLA must compute from values, so that XLA reads the values first, and writes in place."""
-    return jnp.minimum(jnp.abs(values), 0).astype(values.dtype)
+    none = jnp.minimum(jnp.abs(values), 0).astype(values.dtype)
+    return jnp.where(jnp.isnan(values), 0, none)
 
 
 def _read(every: Any, at: Any) -> Any:

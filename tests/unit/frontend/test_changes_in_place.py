@@ -8,6 +8,7 @@ from support.jaxpr_walks import equations_in
 from support.model_laws import check_batch
 
 import ampjax as amp
+from ampjax.frontend.loops.changed_rows import set_rows
 
 SPEC = {
     "x": "float64[n]",
@@ -228,3 +229,11 @@ def test_work_grows_with_the_length_and_not_with_its_square(function):
         sizes += [out.aval.size for out in equation.outvars]
     # nothing has a number for each element in each step
     assert max(sizes) < n * n
+
+
+def test_a_replaced_row_has_no_cotangent_even_where_the_new_one_has_none_that_is_finite():
+    at = jnp.array([1, 9])
+    _, pull = jax.vjp(lambda rows, new: set_rows(rows, at, new), jnp.ones(4), jnp.ones(2))
+    of_rows, of_new = pull(jnp.array([1.0, jnp.nan, 2.0, 3.0]))
+    np.testing.assert_array_equal(of_rows, [1, 0, 2, 3])
+    np.testing.assert_array_equal(of_new, [np.nan, 0])
