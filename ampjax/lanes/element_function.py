@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.extend.core import primitives as prim
 
 from ampjax.errors import GraphError
 from ampjax.jaxprs.primitives import bind, evaluate, needed, opened
@@ -143,6 +144,17 @@ class ElementFunction:
 
         return compute(*self.constants, *args)
 
+    def whole(self, results: Sequence[Any]) -> Any:
+        """The function's results from flat ones, with the weak types of `jax.vmap`: lanes keep arrays, which have none.
+
+        Args:
+          results: Flat results, `[n, ...]` each.
+        """
+        found = []
+        for var, result in zip(self.jaxpr.outvars, results, strict=True):
+            found.append(_weak(result) if var.aval.weak_type else result)
+        return self.structure.unflatten(found)
+
     def _compute(
         self,
         form: Form,
@@ -245,6 +257,16 @@ class ElementFunction:
             if "Reverse-mode differentiation does not work" not in str(error):
                 raise
             raise _not_reversible(self.name) from error
+
+
+def _weak(array: Any) -> Any:
+    """An array of a weak type: as with a number of Python, a product with a `bfloat16` is one, too."""
+    return prim.convert_element_type_p.bind(
+        array,
+        new_dtype=array.dtype,
+        weak_type=True,
+        sharding=None,
+    )
 
 
 def _not_reversible(name: str) -> GraphError:

@@ -345,18 +345,18 @@ class LaneFunction:
         tells_host = bool(traced.jaxpr.effects)
         if isinstance(form, LanePace) and form.most is not None and not tells_host:
             outputs, is_cut = traced.compute_bounded(form, leaves)
-            return traced.structure.unflatten(outputs), ~is_cut
+            return traced.whole(outputs), ~is_cut
         if not traced.can_split:
             form = "vmap"
         results = traced(form, leaves)
-        return traced.structure.unflatten(results), jnp.ones(n, bool)
+        return traced.whole(results), jnp.ones(n, bool)
 
     def _empty(self, traced: ElementFunction) -> Any:
         """The results of no element."""
         empty = []
         for var in traced.jaxpr.outvars:
             empty.append(zeros((0,), var.aval))
-        return traced.structure.unflatten(empty)
+        return traced.whole(empty)
 
     def __repr__(self) -> str:
         return f"vmap({self._name})"

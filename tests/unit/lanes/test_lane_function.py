@@ -235,6 +235,22 @@ def test_keys():
     require_close(lanes_of(walk)(old, NS), jax.vmap(walk)(old, NS))
 
 
+@pytest.mark.parametrize("setting", [{"trips": 2}, {"max_trips": 9}])
+def test_numbers_of_python_in_a_loop_give_way_to_other_dtypes(setting):
+    def double(n):
+        doubled = lambda carry: (carry[0] + 1, carry[1] * 2.0)
+        return lax.while_loop(lambda carry: carry[0] < n, doubled, (0, 1.0))
+
+    n = jnp.asarray([1, 3, 2])
+    found = amp.vmap(double, lanes=2, **setting)(n)
+    if "max_trips" in setting:
+        found, _ = found
+    small = jnp.ones(3, jnp.bfloat16)
+    for got, expected in zip(found, jax.vmap(double)(n), strict=True):
+        assert jax.typeof(got) == jax.typeof(expected)
+        assert (got * small).dtype == (expected * small).dtype == jnp.bfloat16
+
+
 def test_float64():
     with jax.enable_x64(True):
         xs = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
