@@ -118,6 +118,67 @@ def by_number(
     )
 
 
+def in_front(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """Reads along another axis than the first, as `jax.vmap` writes `c[::-1]` of columns: with the axes moved, and moved back behind; None for several long axes.
+
+    Args:
+      body: Where.
+      equation: JAX's `gather`.
+      values: The sequence, and the numbers.
+    """
+    params = equation.source.params
+    numbers = params["dimension_numbers"]
+    given, indices = map(
+        type_of_atom,
+        equation.inputs,
+    )
+    long = long_axis(given)
+    if long is None or n_long_axes(given) > 1 or numbers.operand_batching_dims:
+        return None
+    order = [long, *(axis for axis in range(len(given.shape)) if axis != long)]
+    gone = numbers.collapsed_slice_dims
+    # axes of the result: first those of the numbers, then what is read, in the new order
+    n_first = len(indices.shape) - 1
+    kept = [axis for axis in range(len(order)) if axis not in gone]
+    read = [axis for axis in order if axis not in gone]
+    n_axes = n_first + len(kept)
+    places = [axis for axis in range(n_axes) if axis not in numbers.offset_dims]
+    places += [numbers.offset_dims[kept.index(axis)] for axis in read]
+    back = [places.index(axis) for axis in range(n_axes)]
+    changed = replace_numbers(
+        numbers,
+        offset_dims=tuple(range(n_first, n_axes)),
+        collapsed_slice_dims=tuple(sorted(order.index(axis) for axis in gone)),
+        start_index_map=tuple(order.index(axis) for axis in numbers.start_index_map),
+    )
+    sizes = tuple(params["slice_sizes"][axis] for axis in order)
+    source = equation.source.replace(
+        params={
+            **params,
+            "dimension_numbers": changed,
+            "slice_sizes": sizes,
+        }
+    )
+
+    def of_whole(x: Any, at: Any) -> Any:
+        (found,) = bind(source, [jnp.transpose(x, order), at])
+        return jnp.transpose(found, back)
+
+    traced, constants, _ = trace(
+        of_whole,
+        given,
+        indices,
+    )
+    return body.run(
+        traced,
+        [*map(Constant, constants), *values],
+    )
+
+
 def _elements(
     body: Body,
     home: Body,

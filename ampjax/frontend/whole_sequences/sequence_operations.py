@@ -16,7 +16,13 @@ from ampjax.frontend.combinators.sequences import SCAN, least, most
 from ampjax.frontend.combinators.tracing import Call, trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column
-from ampjax.frontend.draft.long_axes import element_type, is_sequence, length_name, long_axis
+from ampjax.frontend.draft.long_axes import (
+    element_type,
+    is_sequence,
+    length_name,
+    long_axis,
+    without_axis,
+)
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.jax_functions.element_operations import (
     NotByElementError,
@@ -46,11 +52,13 @@ def rev(
     """The elements from the last to the first; None along another axis."""
     (xs,) = values
     axes = tuple(equation.source.params["dimensions"])
-    if 0 not in axes:
+    given = type_of_atom(equation.inputs[0])
+    long = long_axis(given)
+    if long is None or long not in axes:
         return None
     if len(axes) > 1:
-        others = tuple(axis - 1 for axis in axes if axis)
-        one = element_type(type_of_atom(equation.inputs[0]))
+        others = without_axis(axes, long)
+        one = element_type(given)
         traced = trace(
             lambda x: jax.lax.rev(x, others),
             one,
@@ -403,6 +411,7 @@ _ACCUMULATED: Mapping[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
 """What joins a running result and an element, and from a dtype to what it begins with."""
 
 _ANYWHERE: Sequence[SequenceRule | None] = (
+    rev,
     lengths,
     numbered,
     contracted,

@@ -29,6 +29,7 @@ from ampjax.frontend.whole_sequences.numbered_reads import (
     by_known_numbers,
     by_number,
     check_numbers,
+    in_front,
     of_part,
 )
 from ampjax.frontend.whole_sequences.sequence_parts import length_of, sized
@@ -103,8 +104,12 @@ def gathered(
             equation,
             values,
         )
-    if long_axis(given) or 0 not in axes:
+    long = long_axis(given)
+    if long not in axes:
         return None
+    is_mixed = any(axis < len(indices.shape) - 1 for axis in numbers.offset_dims)
+    if long or is_mixed:
+        return in_front(body, equation, values)
     if 0 in numbers.collapsed_slice_dims:
         return by_number(body, equation, xs, at)
     if len(indices.shape) > 1 or not is_static(at):
