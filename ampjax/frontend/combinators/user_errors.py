@@ -35,6 +35,7 @@ _CHANGED = "A batch takes it along the first axis, at one number of Python: `jnp
 _PADDED = "Put what is mirrored before: `jnp.concatenate([xs[1:3][::-1], xs])`. An array of a fixed size is `jnp.zeros((16, d)).at[: xs.shape[0]].set(xs)`; a matrix of pairs is padded along its second axis, so `jnp.pad(a.T, ((0, 0), (1, 0))).T` pads the first."
 _MATRIX = "A matrix to be decomposed has a fixed size: a product that sums over the elements, such as `xs.T @ xs`, or a leaf of fixed size in the spec."
 _WINDOW = "A batch takes a sequence of numbers and a kernel of a fixed size, `jnp.convolve(xs, kernel)`; else compute on each element and its neighbours: `amp.map(f, amp.window(xs, 3))`."
+_RUNNING = "Running results are `jax.lax.cummax(xs)`, `jax.lax.cummin(xs)`, `jnp.cumsum(xs, axis=0)` and `jnp.cumprod(xs, axis=0)`; others come from `amp.scan`."
 OF_WHOLE: dict[str, str] = {
     **dict.fromkeys(["approx_max_k", "approx_min_k", "approx_top_k"], _LARGEST),
     **dict.fromkeys(["partition", "argpartition"], _SORT),
@@ -48,6 +49,8 @@ OF_WHOLE: dict[str, str] = {
     **dict.fromkeys(["insert", "delete"], _CHANGED),
     "take": "Take the remainder: `xs[numbers % amp.length(xs)]`.",
     "pad": _PADDED,
+    "digitize": "Edges of a fixed size are taken: `jnp.digitize(xs, jnp.array([0.0, 1.0]))`. Of edges that are a sequence count those that are no larger: `jnp.sum(edges <= x)`.",
+    "accumulate": _RUNNING,
     "searchsorted": "Count the elements that are smaller: `jnp.sum(xs < x)`.",
     "split": "Cut it: `xs[:2]` and `xs[2:]`.",
     "gradient": "Subtract neighbours: `jnp.diff(xs, axis=0)`, or `(xs[2:] - xs[:-2]) / 2`.",

@@ -44,6 +44,7 @@ DRAW = "Draw for each element in `amp.map`, with a key of its own: `jax.random.f
 SLICE = "Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence."
 SET = "Choose for each element: `jnp.where(jnp.arange(xs.shape[0]) == i, x, xs)`."
 ADD = "Sum over edges with `amp.propagate`, or in a batch with `jax.ops.segment_sum(xs[senders], receivers, n)`, without an array of all pairs; add to single elements with `jnp.where`."
+UPDATE = "Update along the first axis, `xs.at[numbers].max(x)`, as do `add`, `min` and `multiply`; or choose for each element: `jnp.where(jnp.arange(xs.shape[0]) == i, jnp.maximum(xs, x), xs)`."
 FIXES = {
     "iota": "Put the elements' numbers into the example: `np.arange` of its length.",
     "reshape": SHAPE,
@@ -55,6 +56,7 @@ FIXES = {
     "while": "Turn it so often: `amp.fori_loop(n, body, init)`; or go through the elements with `amp.scan`.",
     "scatter": SET,
     "scatter-add": ADD,
+    **dict.fromkeys(["scatter-max", "scatter-min", "scatter-mul"], UPDATE),
     "dynamic_update_slice": SET,
     "tile": "Put copies one after the other: `jnp.concatenate([xs, xs])`; beside each other: `jnp.concatenate([xs, xs], axis=1)`.",
     "rev": "Use `amp.scan` with `reverse=True`, or turn the sequence round in the example.",
@@ -65,7 +67,11 @@ FIXES = {
     "pad": SLICE,
 }
 """What to write in place of JAX's operation on a whole sequence, by its primitive."""
-_OF_PAIRS = {"gather": READ_PAIRS, "scatter": SET_PAIRS, "scatter-add": SET_PAIRS}
+_OF_PAIRS = {
+    "gather": READ_PAIRS,
+    **dict.fromkeys(["scatter", "scatter-add"], SET_PAIRS),
+    **dict.fromkeys(["scatter-max", "scatter-min", "scatter-mul"], SET_PAIRS),
+}
 """The same of a matrix of pairs."""
 LOOK_UP = "Look up element by element: `amp.map(lambda i: table[i], xs)`."
 ELSE = "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."

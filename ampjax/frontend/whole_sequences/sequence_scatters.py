@@ -16,7 +16,7 @@ from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Elements, Static
-from ampjax.frontend.jax_functions.element_operations import update_of_axes
+from ampjax.frontend.jax_functions.element_operations import replace_numbers, update_of_axes
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.jaxprs.primitives import bind
 
@@ -90,18 +90,11 @@ def scattered(
             run.slots[elements],
             run.slots[around],
         )
-        size = run.get(sizes)
-        number = own[..., place]
-        wide = (-1,) + (1,) * (number.ndim - 1)
-        is_there = (number >= 0) & (number < size.reshape(wide))
-        is_there &= run.slots[there].reshape(wide)
-        row = first.astype(own.dtype).reshape(wide) + number
-        return own.at[..., place].set(
-            jnp.where(
-                is_there,
-                row,
-                n,
-            )
+        return _row_numbers(
+            own,
+            place,
+            (first, run.get(sizes), run.slots[there]),
+            n,
         )
 
     def of_array(run: Run, own: Any, n: int) -> Any:
@@ -152,6 +145,125 @@ def scattered(
         xs.space,
     )
     return [Elements(xs.space, element)]
+
+
+def scattered_at_array(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+) -> list[Value] | None:
+    """Updates a sequence at the numbers in an array of a fixed size, as `xs.at[jnp.array([0, 2])].add(x)`; None for other updates."""
+    xs, at, changes = values
+    source = equation.source
+    numbers = source.params["dimension_numbers"]
+    given, indices, update = map(
+        type_of_atom,
+        equation.inputs,
+    )
+    n_first = len(indices.shape) - 1
+    axes = numbers.scatter_dims_to_operand_dims
+    is_first = all(axis >= n_first for axis in numbers.update_window_dims)
+    if numbers.operand_batching_dims or 0 not in axes or not is_first:
+        return None
+    home = body.inside(xs.space)
+    kind = element_type(given)
+    rows = home.rows(
+        xs.element,
+        kind,
+    )
+    each = body.rows(
+        at,
+        indices,
+    )
+    updates = body.rows(
+        changes,
+        update,
+    )
+    sizes = body.rows(
+        Static(
+            Column(
+                body.space,
+                xs.space.lengths,
+            )
+        ),
+        jax.ShapeDtypeStruct(
+            (),
+            np.int32,
+        ),
+    )
+    elements = body.parents(xs.space)
+    there = body.room.there
+    out = Rows(
+        kind,
+        home.bare(),
+    )
+    # the array's first axis counts rows of the batch now, and so does that of the changes
+    shifted = replace_numbers(
+        numbers,
+        update_window_dims=tuple(axis + 1 for axis in numbers.update_window_dims),
+    )
+    changed = source.replace(
+        params={
+            **source.params,
+            "dimension_numbers": shifted,
+        }
+    )
+
+    def compute(run: Run) -> list[Any]:
+        every = run.get(rows)
+        own = run.get(each).astype(np.int32)
+        first = jnp.searchsorted(
+            run.slots[elements],
+            jnp.arange(len(own)),
+        )
+        own = _row_numbers(
+            own,
+            axes.index(0),
+            (first, run.get(sizes), run.slots[there]),
+            len(every),
+        )
+        found = bind(
+            changed,
+            [every, own, run.get(updates)],
+        )
+        return filled_rows(run, [out], found)
+
+    body.block.add(
+        [out],
+        compute,
+    )
+    element: Value = View(
+        out,
+        xs.space,
+    )
+    return [Elements(xs.space, element)]
+
+
+def _row_numbers(
+    own: Any,
+    place: int,
+    sequences: tuple[Any, Any, Any],
+    n: int,
+) -> Any:
+    """Numbers of elements as those of rows of all sequences, `[rows, ..., axes]`; behind all rows where there is no such element.
+
+    Args:
+      own: The numbers, of which one in the last axis is the element's.
+      place: Which one.
+      sequences: By row of the numbers where its sequence begins, how many elements that has, and whether the row is there.
+      n: How many rows there are.
+    """
+    number = own[..., place]
+    wide = (-1,) + (1,) * (number.ndim - 1)
+    first, size, there = (each.reshape(wide) for each in sequences)
+    is_there = (number >= 0) & (number < size) & there
+    return own.at[..., place].set(
+        jnp.where(
+            is_there,
+            first.astype(own.dtype) + number,
+            n,
+        )
+    )
 
 
 def _is_by_number(equation: Equation, values: Sequence[Value]) -> bool:

@@ -21,7 +21,11 @@ from ampjax.frontend.draft.values import Elements, Static
 from ampjax.frontend.jax_functions.element_operations import update_of_axes
 from ampjax.frontend.whole_sequences.cut_arrays import filled_array
 from ampjax.frontend.whole_sequences.range_updates import range_updated
-from ampjax.frontend.whole_sequences.sequence_scatters import DROPPING, scattered
+from ampjax.frontend.whole_sequences.sequence_scatters import (
+    DROPPING,
+    scattered,
+    scattered_at_array,
+)
 from ampjax.jaxprs.primitives import applies_function, bind
 
 
@@ -55,7 +59,9 @@ def updated(
         for value in values[1:]
     ):
         return None
-    if 0 not in axes or len(indices.shape) != 1:
+    if len(indices.shape) > 1:
+        return scattered_at_array(body, equation, values)
+    if 0 not in axes:
         return None
     place = axes.index(0)
     others = [number for number in range(len(axes)) if number != place]
