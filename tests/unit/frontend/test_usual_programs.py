@@ -117,6 +117,46 @@ def updates(p, s):
     return sum(jnp.sum(jnp.sin(each) * (1 + i) * xs) for i, each in enumerate(changed))
 
 
+def updates_at_arrays(p, s):
+    """Updates at several numbers of an array, of which one is twice there and some sequences have no such element."""
+    xs = s["x"] @ p["w"]
+    numbers = jnp.array([0, 1, -1, 7, 1])
+    changes = xs[0, 0] + jnp.arange(5)
+    beside = numbers % 2
+    changed = [
+        xs.at[numbers].add(p["e"]),
+        xs.at[numbers, 1].max(changes - 2.5),
+        xs.at[numbers, beside].min(0.1),
+        xs.at[numbers[:4]].multiply(p["e"][:4], unique_indices=True, mode="drop"),
+        xs.at[s["i"][0] + numbers[:2]].set(p["b"]),
+        jax.vmap(lambda row: jnp.sum(xs.at[numbers[:2]].max(row)))(xs),
+    ]
+    return sum(jnp.sum(jnp.sin(each) * (1 + i)) for i, each in enumerate(changed))
+
+
+def reads_of_columns(p, s):
+    """Reads along the elements' axis where another one comes first, as `jax.vmap` writes them."""
+    xs = s["x"] @ p["w"]
+    ys = s["y"] * p["b"]
+    numbers = jnp.array([0, -1, 0])
+    of_columns = lambda read: jax.vmap(read, in_axes=1, out_axes=1)(xs)
+    read = [
+        of_columns(lambda column: column[::-1]),
+        of_columns(lambda column: column[1:]),
+        of_columns(lambda column: column[numbers]),
+        xs.T[1, ::-1],
+        jnp.flip(jnp.einsum("ih,jh->hij", xs, ys), (0, 2)),
+    ]
+    return sum(weighted(jnp.sin(each)) * (1 + i) for i, each in enumerate(read))
+
+
+def weighted(x):
+    """The sum of an array's entries, each times a number of its own."""
+    for _ in range(x.ndim):
+        x = jnp.sum(x * (1 + jnp.arange(x.shape[0])).reshape(-1, *[1] * (x.ndim - 1)), 0)
+    return x
+
+
 def sums_by_number(p, s):
     """Sums, maxima and replacements by numbers of elements: of other sequences, of arrays, in a map, and in the choices of a loop."""
     xs = s["x"] @ p["w"]
@@ -308,6 +348,8 @@ PROGRAMS = [
     products,
     extremes,
     updates,
+    updates_at_arrays,
+    reads_of_columns,
     sums_by_number,
     stack_machine,
     time_warping,

@@ -699,6 +699,9 @@ ADVICE = {
     "Subtract neighbours": lambda p, v: jnp.gradient(v, axis=0),
     "Sum what lies between": lambda p, v: jnp.trapezoid(v, axis=0),
     "places <= x": lambda p, v: jnp.interp(p["b"], v[:, 0], v[:, 1]),
+    "`accumulate` .* `jax.lax.cummax": lambda p, v: jnp.maximum.accumulate(v[:, 0]),
+    "`digitize` .* count those": lambda p, v: jnp.digitize(p["b"], v[:, 0]),
+    "Update along the first axis": lambda p, v: v.T.at[:, jnp.array([0, 1])].max(0.5),
     "cut what both give": lambda p, v: jnp.concatenate([p["table"][:2], v[:-2]]) + v,
     "Cut it": lambda p, v: jnp.split(v, [2])[0],
 }
