@@ -525,6 +525,28 @@ def test_what_is_no_such_operation_is_refused():
         )(PARAMS, EXAMPLES[3:4])
 
 
+def test_elements_at_an_array_of_numbers_and_turned_columns():
+    """The nightly `updates_at_arrays` and `reads_of_columns` have more of these."""
+    numbers = jnp.array([0, -1, 2, 0])
+
+    def model(w, s):
+        xs = w * s["x"]
+        largest = xs.at[numbers].max(w - 0.5)
+        turned = jax.vmap(lambda column: column[::-1], in_axes=1, out_axes=1)(xs)
+        return jnp.sum(largest * turned)
+
+    def of_batch(w):
+        return jnp.sum(amp.vmap(model, {"x": "float32[n,2]"})(w, examples))
+
+    def of_each(w):
+        return sum(model(w, each) for each in examples)
+
+    examples = [{"x": each["x"]} for each in FILLED]
+    w = jnp.float32(0.9)
+    found = jax.value_and_grad(of_batch)(w)
+    np.testing.assert_allclose(found, jax.value_and_grad(of_each)(w), rtol=1e-5)
+
+
 @pytest.mark.parametrize("where", [1, np.s_[1:]], ids=["one", "range"])
 def test_functions_of_old_elements_are_no_such_operation(where):
     """`xs.at[i].apply(f)` is JAX's `scatter` of zeros that mean nothing."""
