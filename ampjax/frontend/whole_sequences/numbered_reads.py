@@ -123,7 +123,7 @@ def in_front(
     equation: Equation,
     values: Sequence[Value],
 ) -> list[Value] | None:
-    """Reads along another axis than the first, as `jax.vmap` writes `c[::-1]` of columns: with the axes moved, and moved back behind; None for several long axes.
+    """Reads along another axis than the first, as `jax.vmap` writes `c[::-1]` of columns, after a transposition; None for several long axes.
 
     Args:
       body: Where.
@@ -139,7 +139,8 @@ def in_front(
     long = long_axis(given)
     if long is None or n_long_axes(given) > 1 or numbers.operand_batching_dims:
         return None
-    order = [long, *(axis for axis in range(len(given.shape)) if axis != long)]
+    others = [axis for axis in range(len(given.shape)) if axis != long]
+    order = [long, *others]
     gone = numbers.collapsed_slice_dims
     # axes of the result: first those of the numbers, then what is read, in the new order
     n_first = len(indices.shape) - 1
@@ -152,8 +153,8 @@ def in_front(
     changed = replace_numbers(
         numbers,
         offset_dims=tuple(range(n_first, n_axes)),
-        collapsed_slice_dims=tuple(sorted(order.index(axis) for axis in gone)),
-        start_index_map=tuple(order.index(axis) for axis in numbers.start_index_map),
+        collapsed_slice_dims=tuple(sorted(map(order.index, gone))),
+        start_index_map=tuple(map(order.index, numbers.start_index_map)),
     )
     sizes = tuple(params["slice_sizes"][axis] for axis in order)
     source = equation.source.replace(

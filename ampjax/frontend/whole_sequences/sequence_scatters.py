@@ -245,7 +245,7 @@ def _row_numbers(
     sequences: tuple[Any, Any, Any],
     n: int,
 ) -> Any:
-    """Numbers of elements as those of rows of all sequences, `[rows, ..., axes]`; behind all rows where there is no such element.
+    """Numbers of elements, counted from the first row of all sequences, `[rows, ..., axes]`; behind all rows for an element that is not there.
 
     Args:
       own: The numbers, of which one in the last axis is the element's.

@@ -107,8 +107,7 @@ def gathered(
     long = long_axis(given)
     if long not in axes:
         return None
-    is_mixed = any(axis < len(indices.shape) - 1 for axis in numbers.offset_dims)
-    if long or is_mixed:
+    if long or _is_mixed(numbers, indices):
         return in_front(body, equation, values)
     if 0 in numbers.collapsed_slice_dims:
         return by_number(body, equation, xs, at)
@@ -118,6 +117,12 @@ def gathered(
     if indices.shape != (len(axes),) or not is_front or not is_static(at):
         return None
     return _parts_of_range(body, equation, xs, at)
+
+
+def _is_mixed(numbers: Any, indices: Any) -> bool:
+    """Whether an axis of the elements comes before one of the numbers in the result."""
+    n_first = len(indices.shape) - 1
+    return any(axis < n_first for axis in numbers.offset_dims)
 
 
 def _from_each(

@@ -51,13 +51,7 @@ def updated(
         return None
     if 0 not in numbers.inserted_window_dims:
         return _neighbours(body, equation, values)
-    if not _is_flat(xs) or any(
-        isinstance(
-            value,
-            Elements,
-        )
-        for value in values[1:]
-    ):
+    if not _is_only_sequence(values):
         return None
     if len(indices.shape) > 1:
         return scattered_at_array(body, equation, values)
@@ -150,6 +144,12 @@ def _neighbours(
         changes,
         at,
     )
+
+
+def _is_only_sequence(values: Sequence[Value]) -> bool:
+    """Whether the first value is a sequence of arrays, and no other one is a sequence."""
+    xs, *others = values
+    return _is_flat(xs) and not any(isinstance(value, Elements) for value in others)
 
 
 def _is_flat(value: Value) -> bool:

@@ -118,7 +118,7 @@ def updates(p, s):
 
 
 def updates_at_arrays(p, s):
-    """Updates at several numbers of an array, of which one is twice there and some sequences have no such element."""
+    """Updates at several numbers of an array: one twice, and one above the lengths of all sequences."""
     xs = s["x"] @ p["w"]
     numbers = jnp.array([0, 1, -1, 7, 1])
     changes = xs[0, 0] + jnp.arange(5)
@@ -135,7 +135,7 @@ def updates_at_arrays(p, s):
 
 
 def reads_of_columns(p, s):
-    """Reads along the elements' axis where another one comes first, as `jax.vmap` writes them."""
+    """Reads along the elements' axis behind another axis, as in a `jax.vmap` of columns."""
     xs = s["x"] @ p["w"]
     ys = s["y"] * p["b"]
     numbers = jnp.array([0, -1, 0])

@@ -526,7 +526,7 @@ def test_what_is_no_such_operation_is_refused():
 
 
 def test_elements_at_an_array_of_numbers_and_turned_columns():
-    """The nightly `updates_at_arrays` and `reads_of_columns` have more of these."""
+    """Two updates and reads; the nightly `updates_at_arrays` and `reads_of_columns` have more."""
     numbers = jnp.array([0, -1, 2, 0])
 
     def model(w, s):
