@@ -114,7 +114,7 @@ def gathered(
     if len(indices.shape) > 1 or not is_static(at):
         return _from_each(body, equation, values)
     is_front = tuple(numbers.offset_dims[:1]) == (0,)
-    if indices.shape != (len(axes),) or not is_front or not is_static(at):
+    if indices.shape != (len(axes),) or not is_front:
         return None
     return _parts_of_range(body, equation, xs, at)
 
