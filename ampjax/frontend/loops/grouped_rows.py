@@ -113,6 +113,15 @@ class MatrixRead:
         return found
 
     @property
+    def linear(self) -> MatrixRead:
+        """The same read of a table's change, which is 0 for numbers outside."""
+        if not self._is_filled:
+            return self
+        read, *others = self.equations
+        params = {**read.params, "fill_value": 0}
+        return MatrixRead((read.replace(params=params), *others))
+
+    @property
     def table(self) -> Any:
         """The type of the table."""
         return self.equations[0].invars[0].aval
@@ -206,6 +215,14 @@ class NumberedProduct:
         return replace(
             self,
             is_turned=not self.is_turned,
+        )
+
+    @property
+    def of_change(self) -> NumberedProduct:
+        """The same product with a matrix of a table's change."""
+        return replace(
+            self,
+            matrix=self.matrix.linear,
         )
 
     @property
@@ -737,6 +754,7 @@ def _transposed_sum(
     of_rows = of_results = None
     if isinstance(cotangent, ad.Zero):
         return [None] * (2 + len(numbers))
+    how = how.of_change
     own = cotangent.astype(how.matrix.table.dtype)
     if ad.is_undefined_primal(rows):
         of_rows = _product(
@@ -763,9 +781,12 @@ def _changed(operation: Any, primals: Sequence[Any], tangents: Sequence[Any], **
             continue
         given = list(primals)
         given[place] = tangents[place]
+        own = params
+        if operation is ROWS and place == 1:
+            own = {"how": params["how"].of_change}
         part = operation.bind(
             *given,
-            **params,
+            **own,
         )
         change = part if change is None else change + part
     return operation.bind(

@@ -155,6 +155,23 @@ def test_numbers_in_matrices_that_no_row_reads_do_not_show():
     assert np.isfinite(grads["rel"]).all()
 
 
+def test_a_matrix_of_a_fill_value_does_not_change_with_the_table():
+    table = jnp.asarray(PARAMS["rel"])
+    x = jnp.asarray(EXAMPLES[0]["x"])
+    rows = {"x": EXAMPLES[0]["x"], "kind": np.full(len(x), KINDS, np.int32)}
+
+    def model(p, s):
+        kind = s["kind"] + jnp.argmax(s["x"], axis=1).astype(np.int32)
+        matrices = p.at[kind].get(mode="fill", fill_value=0.5)
+        return jnp.einsum("nd,nde->ne", s["x"], matrices).sum()
+
+    batched = amp.vmap(model, SPEC, params=table)
+    batch = batched.pack([rows])
+    value, change = jax.jvp(lambda p: batched(p, batch).sum(), (table,), (table,))
+    np.testing.assert_allclose(value, 0.5 * WIDTH * x.sum(), rtol=1e-4)
+    assert change == 0
+
+
 def test_a_matrix_of_few_rows_does_not_spoil_others():
     params = {**PARAMS, "rel": PARAMS["rel"].copy()}
     params["rel"][1] = np.nan
