@@ -52,7 +52,11 @@ def updates(p, s):
         c = c.at[i].min(p["a"])
         return c, c[j]
 
-    last, ys = jax.lax.scan(step, p["b"] * s["x"], elements(s))
+    last, ys = jax.lax.scan(
+        step,
+        p["b"] * s["x"],
+        elements(s),
+    )
     return jnp.sum(jnp.cos(last)) + jnp.sum(jnp.sin(ys))
 
 
@@ -64,10 +68,20 @@ def parts_of_elements(p, s):
         c = c.at[i, 1].set(p["a"] * x)
         c = c.at[j, j % 3].add(p["b"])
         c = c.at[i, :2].mul(c[j, 1:])
-        c = jax.lax.dynamic_update_index_in_dim(c, jnp.tanh(c[i]) * p["a"], j, 0)
+        c = jax.lax.dynamic_update_index_in_dim(
+            c,
+            jnp.tanh(c[i]) * p["a"],
+            j,
+            0,
+        )
         return c, jnp.sum(c[j])
 
-    last, ys = jax.lax.scan(step, p["b"] * s["m"], elements(s), reverse=True)
+    last, ys = jax.lax.scan(
+        step,
+        p["b"] * s["m"],
+        elements(s),
+        reverse=True,
+    )
     return jnp.sum(last**2) + jnp.sum(ys)
 
 
@@ -78,12 +92,22 @@ def outside(p, s):
         c, at = carry
         i, x, j = t
         c = c.at[j + 3].set(p["a"] * x)
-        c = c.at[-1 - i].add(p["b"] * c.at[j + 2].get(mode="fill", fill_value=2.0))
+        c = c.at[-1 - i].add(
+            p["b"]
+            * c.at[j + 2].get(
+                mode="fill",
+                fill_value=2.0,
+            )
+        )
         c = c.at[at].set(x * c[at])
         return (c, (5 * at + 1 + (x > 0)) % c.shape[0]), c[0]
 
     start = p["b"] * s["x"], jnp.int32(0)
-    (last, at), ys = jax.lax.scan(step, start, elements(s))
+    (last, at), ys = jax.lax.scan(
+        step,
+        start,
+        elements(s),
+    )
     return jnp.sum(last**2) + jnp.sum(ys) + at
 
 
@@ -102,7 +126,11 @@ def in_branches(p, s):
         c = jnp.where(x > 0, c.at[j].add(p["b"]), c)
         return c.at[j].mul(other[i]), jnp.sum(other) * other[j]
 
-    last, ys = jax.lax.scan(step, p["b"] * s["x"] + 0.1, elements(s))
+    last, ys = jax.lax.scan(
+        step,
+        p["b"] * s["x"] + 0.1,
+        elements(s),
+    )
     return jnp.sum(last**2) + jnp.sum(ys)
 
 
@@ -117,12 +145,24 @@ def in_inner_loops(p, s):
             k, y = u
             return e.at[k].set(jnp.tanh(p["a"] * e[j] + x * y)), e[i]
 
-        c, ys = jax.lax.scan(inner, c, (jnp.arange(c.shape[0]), s["x"]))
-        own = jax.lax.scan(inner, s["x"] * x, (jnp.arange(c.shape[0]), s["x"]))[0]
+        c, ys = jax.lax.scan(
+            inner,
+            c,
+            (jnp.arange(c.shape[0]), s["x"]),
+        )
+        own = jax.lax.scan(
+            inner,
+            s["x"] * x,
+            (jnp.arange(c.shape[0]), s["x"]),
+        )[0]
         e = d.at[i].set(jnp.max(c) * p["b"])
         return (e, jnp.tanh(c).at[j].add(own[i])), jnp.sum(ys)
 
-    (c, d), ys = jax.lax.scan(step, (p["b"] * s["x"], s["x"]), elements(s))
+    (c, d), ys = jax.lax.scan(
+        step,
+        (p["b"] * s["x"], s["x"]),
+        elements(s),
+    )
     return jnp.sum(c * d) + jnp.sum(ys)
 
 
@@ -139,8 +179,17 @@ def in_rounds(p, s):
         c = c.at[at].add(p["a"] * i)
         return i + 1, c.at[i].set(c[at] * p["b"]), at
 
-    i, c, _ = amp.while_loop(goes_on, turn, (jnp.int32(0), s["x"] * p["a"], jnp.int32(0)), most=6)
-    c = amp.fori_loop(s["k"], lambda i, c: c.at[i].set(p["a"] * c[i] + p["b"]), c)
+    i, c, _ = amp.while_loop(
+        goes_on,
+        turn,
+        (jnp.int32(0), s["x"] * p["a"], jnp.int32(0)),
+        most=6,
+    )
+    c = amp.fori_loop(
+        s["k"],
+        lambda i, c: c.at[i].set(p["a"] * c[i] + p["b"]),
+        c,
+    )
     return jnp.sum(c**2) + i
 
 
@@ -150,12 +199,27 @@ def of_whole_numbers(p, s):
     def step(carry, t):
         seen, counts, total = carry
         i, x, j = t
-        total = total + jnp.where(seen[j], x * p["a"], p["b"])
+        total = total + jnp.where(
+            seen[j],
+            x * p["a"],
+            p["b"],
+        )
         counts = counts.at[j].set(counts[i] + 1).at[i].add(2)
         return (seen.at[j].set(True), counts, total), None
 
-    start = jnp.zeros(s["at"].shape, bool), jnp.zeros_like(s["at"]), p["b"]
-    (seen, counts, total), _ = jax.lax.scan(step, start, elements(s))
+    start = (
+        jnp.zeros(
+            s["at"].shape,
+            bool,
+        ),
+        jnp.zeros_like(s["at"]),
+        p["b"],
+    )
+    (seen, counts, total), _ = jax.lax.scan(
+        step,
+        start,
+        elements(s),
+    )
     return total + jnp.sum(counts) + jnp.sum(seen)
 
 
@@ -174,7 +238,13 @@ def of_whole_numbers(p, s):
 def test_values_and_gradients(function):
     with jax.enable_x64(True):
         # only the example that runs by itself knows when a loop ends
-        check_batch(function, PARAMS, SPEC, EXAMPLES, is_traced=function is not in_rounds)
+        check_batch(
+            function,
+            PARAMS,
+            SPEC,
+            EXAMPLES,
+            is_traced=function is not in_rounds,
+        )
 
 
 def table(p, s):
@@ -185,7 +255,11 @@ def table(p, s):
         v = jnp.tanh(p["a"] * c[j] + x)
         return c.at[i].set(v), v
 
-    last, ys = jax.lax.scan(step, jnp.zeros_like(s["x"]), elements(s))
+    last, ys = jax.lax.scan(
+        step,
+        jnp.zeros_like(s["x"]),
+        elements(s),
+    )
     return jnp.sum(last * ys)
 
 
@@ -196,10 +270,21 @@ def stack(p, s):
         c, top = carry
         _, x, _ = t
         c = c.at[top].set(p["a"] * x)
-        return (c, jnp.where(x > 0, top + 1, jnp.maximum(top - 1, 0))), c[top]
+        return (
+            c,
+            jnp.where(
+                x > 0,
+                top + 1,
+                jnp.maximum(top - 1, 0),
+            ),
+        ), c[top]
 
     start = jnp.zeros_like(s["x"]), jnp.int32(0)
-    (last, _), ys = jax.lax.scan(step, start, elements(s))
+    (last, _), ys = jax.lax.scan(
+        step,
+        start,
+        elements(s),
+    )
     return p["b"] * jnp.sum(last) + jnp.sum(ys)
 
 
@@ -211,16 +296,29 @@ def pointer(p, s):
         best = jnp.argmax(xs * h) + jnp.argmin(xs * h)
         return jnp.tanh(p["a"] * xs[best // 2] + p["b"] * h + x), h
 
-    last, ys = jax.lax.scan(step, jnp.ones_like(p["a"]), s["x"])
+    last, ys = jax.lax.scan(
+        step,
+        jnp.ones_like(p["a"]),
+        s["x"],
+    )
     return last + jnp.sum(ys)
 
 
-@pytest.mark.parametrize("function", [table, stack, pointer])
+@pytest.mark.parametrize(
+    "function",
+    [table, stack, pointer],
+)
 def test_work_grows_with_the_length_and_not_with_its_square(function):
     n = 40
     examples = [example(seed, n) for seed in range(2)]
     with jax.enable_x64(True):
-        check_batch(function, PARAMS, SPEC, examples, is_traced=True)
+        check_batch(
+            function,
+            PARAMS,
+            SPEC,
+            examples,
+            is_traced=True,
+        )
         batched = amp.vmap(function, SPEC, params=PARAMS)
         batch = batched.pack(examples)
         grad = jax.make_jaxpr(jax.grad(lambda p: jnp.sum(batched(p, batch))))(PARAMS)
@@ -233,7 +331,17 @@ def test_work_grows_with_the_length_and_not_with_its_square(function):
 
 def test_a_replaced_row_has_no_cotangent_even_where_the_new_one_has_none_that_is_finite():
     at = jnp.array([1, 9])
-    _, pull = jax.vjp(lambda rows, new: set_rows(rows, at, new), jnp.ones(4), jnp.ones(2))
+    _, pull = jax.vjp(
+        lambda rows, new: set_rows(rows, at, new),
+        jnp.ones(4),
+        jnp.ones(2),
+    )
     of_rows, of_new = pull(jnp.array([1.0, jnp.nan, 2.0, 3.0]))
-    np.testing.assert_array_equal(of_rows, [1, 0, 2, 3])
-    np.testing.assert_array_equal(of_new, [np.nan, 0])
+    np.testing.assert_array_equal(
+        of_rows,
+        [1, 0, 2, 3],
+    )
+    np.testing.assert_array_equal(
+        of_new,
+        [np.nan, 0],
+    )

@@ -55,7 +55,10 @@ def in_a_loop(p, s):
     x, _, at = arrays(s)
 
     def step(c, y):
-        mapped = jax.vmap(lambda z, i: c[i] * z + x[jnp.argmax(c * z)])(x, at)
+        mapped = jax.vmap(lambda z, i: c[i] * z + x[jnp.argmax(c * z)])(
+            x,
+            at,
+        )
         return jnp.tanh(c * p["a"] + mapped * y * p["b"]), c[at[0]]
 
     last, ys = jax.lax.scan(step, x * p["b"], x)
@@ -66,18 +69,30 @@ def rows(p, s):
     """Entries of the rows of matrices, also of matrices of pairs."""
     x, m, at = arrays(s)
     pairs = x[:, None] * x * p["a"] + p["b"]
-    own = jax.vmap(lambda row, i: row[i] * p["a"])(m, at % 3)
+    own = jax.vmap(lambda row, i: row[i] * p["a"])(
+        m,
+        at % 3,
+    )
     best = jax.vmap(lambda row: row[jnp.argmax(row)])(pairs)
     there = jax.vmap(lambda i: pairs[i, i] + pairs[i] @ x)(at)
-    chosen = jax.vmap(lambda y, i: jax.lax.cond(y > 0, lambda: y * x[i], lambda: p["a"]))(x, at)
+    chosen = jax.vmap(lambda y, i: jax.lax.cond(y > 0, lambda: y * x[i], lambda: p["a"]))(
+        x,
+        at,
+    )
     return jnp.sum(jnp.cos(own + best)) + jnp.sum(there * chosen)
 
 
 def updates(p, s):
     """A changed copy for each element, of its own row and of a whole sequence."""
     x, m, at = arrays(s)
-    own = jax.vmap(lambda row, i: row.at[i].set(p["a"]))(m, at % 3)
-    copies = jax.vmap(lambda y, i: x.at[i].add(y * p["b"]))(x, at)
+    own = jax.vmap(lambda row, i: row.at[i].set(p["a"]))(
+        m,
+        at % 3,
+    )
+    copies = jax.vmap(lambda y, i: x.at[i].add(y * p["b"]))(
+        x,
+        at,
+    )
     return jnp.sum(own**2) + jnp.sum(jnp.sin(copies))
 
 
@@ -86,15 +101,30 @@ def of_equal_elements(p, s):
     x, m, at = arrays(s)
 
     def one(y, i):
-        return jnp.full(x.shape, y * p["a"])[jnp.argmax(x * y)] * m[i, 0]
+        return (
+            jnp.full(
+                x.shape,
+                y * p["a"],
+            )[jnp.argmax(x * y)]
+            * m[i, 0]
+        )
 
     return jnp.sum(amp.map(one, x, at))
 
 
-@pytest.mark.parametrize("function", [reads, in_a_loop, rows, updates, of_equal_elements])
+@pytest.mark.parametrize(
+    "function",
+    [reads, in_a_loop, rows, updates, of_equal_elements],
+)
 def test_values_and_gradients(function):
     with jax.enable_x64(True):
-        check_batch(function, PARAMS, SPEC, EXAMPLES, is_traced=True)
+        check_batch(
+            function,
+            PARAMS,
+            SPEC,
+            EXAMPLES,
+            is_traced=True,
+        )
 
 
 @dataclass(frozen=True)
@@ -106,7 +136,10 @@ class Key:
 
 def test_only_what_the_user_compares_is_a_question():
     library = dict[str, Any]()
-    exec(compile("def same(key, other): return key == other", jax.__file__, "exec"), library)
+    exec(
+        compile("def same(key, other): return key == other", jax.__file__, "exec"),
+        library,
+    )
 
     def function(p, s):
         size = s["x"].shape[0]
@@ -114,6 +147,13 @@ def test_only_what_the_user_compares_is_a_question():
         return jnp.sum(s["x"]) * p["a"] if not is_same else p["b"]
 
     with jax.enable_x64(True):
-        found = amp.vmap(function, SPEC, params=PARAMS)(PARAMS, EXAMPLES)
+        found = amp.vmap(function, SPEC, params=PARAMS)(
+            PARAMS,
+            EXAMPLES,
+        )
     wanted = [np.sum(each["x"]) * PARAMS["a"] for each in EXAMPLES]
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    np.testing.assert_allclose(
+        found,
+        wanted,
+        rtol=1e-12,
+    )

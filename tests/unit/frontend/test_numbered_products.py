@@ -21,7 +21,11 @@ SPEC = {"x": f"float32[n,{WIDTH}]", "kind": "int32[n]"}
 def example(n):
     return {
         "x": RNG.normal(size=(n, WIDTH)).astype(np.float32),
-        "kind": RNG.integers(-KINDS, KINDS, n).astype(np.int32),
+        "kind": RNG.integers(
+            -KINDS,
+            KINDS,
+            n,
+        ).astype(np.int32),
     }
 
 
@@ -39,15 +43,35 @@ def message(p, x, kind):
 
 def of_computed_kind(p, x, _):
     kind = jnp.argmax(x[: KINDS + 1])
-    return jnp.tanh(p["rel"].at[kind].get(mode="fill", fill_value=0) @ x).sum()
+    return jnp.tanh(
+        p["rel"]
+        .at[kind]
+        .get(
+            mode="fill",
+            fill_value=0,
+        )
+        @ x
+    ).sum()
 
 
 def known(p, s):
-    return amp.sum(amp.map(lambda x, kind: message(p, x, kind), s["x"], s["kind"]))
+    return amp.sum(
+        amp.map(
+            lambda x, kind: message(p, x, kind),
+            s["x"],
+            s["kind"],
+        )
+    )
 
 
 def computed(p, s):
-    return amp.sum(amp.map(lambda x, kind: of_computed_kind(p, x, kind), s["x"], s["kind"]))
+    return amp.sum(
+        amp.map(
+            lambda x, kind: of_computed_kind(p, x, kind),
+            s["x"],
+            s["kind"],
+        )
+    )
 
 
 def whole(p, s):
@@ -63,7 +87,11 @@ def whole(p, s):
 
 def loop(p, s):
     step = lambda h, e: (jnp.tanh(e[0] + h @ p["rel"][e[1]]), None)
-    return amp.scan(step, jnp.zeros(WIDTH), (s["x"], s["kind"]))[0].sum()
+    return amp.scan(
+        step,
+        jnp.zeros(WIDTH),
+        (s["x"], s["kind"]),
+    )[0].sum()
 
 
 def of_batch(model, params, examples):
@@ -84,7 +112,11 @@ def matrices_in(program):
 
 
 def by_hand(function):
-    return lambda p, s: jax.vmap(function, in_axes=(None, 0, 0))(p, s["x"], s["kind"]).sum()
+    return lambda p, s: jax.vmap(function, in_axes=(None, 0, 0))(
+        p,
+        s["x"],
+        s["kind"],
+    ).sum()
 
 
 @pytest.mark.parametrize(
@@ -109,15 +141,41 @@ def test_values_and_gradients_are_those_of_each_example(model, same, lengths, to
     def of_each(p):
         return sum(same(p, s) for s in examples)
 
-    found = jax.jit(jax.value_and_grad(of_batch(model, PARAMS, examples)))(PARAMS)
-    leaves = zip(jax.tree.leaves(found), jax.tree.leaves(of_each(PARAMS)), strict=True)
+    found = jax.jit(
+        jax.value_and_grad(
+            of_batch(
+                model,
+                PARAMS,
+                examples,
+            )
+        )
+    )(PARAMS)
+    leaves = zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(of_each(PARAMS)),
+        strict=True,
+    )
     for one, other in leaves:
-        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(
+            one,
+            other,
+            rtol=tolerance,
+            atol=tolerance,
+        )
 
 
-@pytest.mark.parametrize("model", [known, computed, whole])
+@pytest.mark.parametrize(
+    "model",
+    [known, computed, whole],
+)
 def test_no_row_has_a_matrix_of_its_own(model):
-    function = jax.grad(of_batch(model, PARAMS, EXAMPLES))
+    function = jax.grad(
+        of_batch(
+            model,
+            PARAMS,
+            EXAMPLES,
+        )
+    )
     assert matrices_in(jax.make_jaxpr(function)(PARAMS)) <= KINDS
     rows = sum(len(s["x"]) for s in EXAMPLES)
     text = jax.jit(function).lower(PARAMS).as_text()
@@ -127,8 +185,17 @@ def test_no_row_has_a_matrix_of_its_own(model):
 
 @pytest.mark.parametrize("model", [known, whole])
 def test_numbers_of_no_matrix_are_an_error(model):
-    one = {**example(3), "kind": np.array([0, KINDS, 1], np.int32)}
-    with pytest.raises(DataError, match="to 3, of one of 4 entries, got 4"):
+    one = {
+        **example(3),
+        "kind": np.array(
+            [0, KINDS, 1],
+            np.int32,
+        ),
+    }
+    with pytest.raises(
+        DataError,
+        match="to 3, of one of 4 entries, got 4",
+    ):
         amp.vmap(model, SPEC, params=PARAMS).pack([one])
 
 
@@ -138,9 +205,21 @@ def test_a_matrix_that_is_used_otherwise_too_is_read_by_each_row():
             w = p["rel"][kind]
             return (x @ w).sum() + jnp.tanh(w).sum()
 
-        return amp.sum(amp.map(message, s["x"], s["kind"]))
+        return amp.sum(
+            amp.map(
+                message,
+                s["x"],
+                s["kind"],
+            )
+        )
 
-    program = jax.make_jaxpr(of_batch(model, PARAMS, EXAMPLES))(PARAMS)
+    program = jax.make_jaxpr(
+        of_batch(
+            model,
+            PARAMS,
+            EXAMPLES,
+        )
+    )(PARAMS)
     assert matrices_in(program) > KINDS
     assert "product_by_number" not in str(program)
 
@@ -149,8 +228,26 @@ def test_numbers_in_matrices_that_no_row_reads_do_not_show():
     params = {**PARAMS, "rel": PARAMS["rel"].copy()}
     params["rel"][1] = np.nan
     params["rel"][3] = np.inf
-    examples = [{**s, "kind": np.where(s["kind"] % 2, 0, 2).astype(np.int32)} for s in EXAMPLES]
-    value, grads = jax.jit(jax.value_and_grad(of_batch(known, params, examples)))(params)
+    examples = [
+        {
+            **s,
+            "kind": np.where(
+                s["kind"] % 2,
+                0,
+                2,
+            ).astype(np.int32),
+        }
+        for s in EXAMPLES
+    ]
+    value, grads = jax.jit(
+        jax.value_and_grad(
+            of_batch(
+                known,
+                params,
+                examples,
+            )
+        )
+    )(params)
     assert np.isfinite(value)
     assert np.isfinite(grads["rel"]).all()
 
@@ -158,31 +255,64 @@ def test_numbers_in_matrices_that_no_row_reads_do_not_show():
 def test_a_matrix_of_a_fill_value_does_not_change_with_the_table():
     table = jnp.asarray(PARAMS["rel"])
     x = jnp.asarray(EXAMPLES[0]["x"])
-    rows = {"x": EXAMPLES[0]["x"], "kind": np.full(len(x), KINDS, np.int32)}
+    rows = {
+        "x": EXAMPLES[0]["x"],
+        "kind": np.full(
+            len(x),
+            KINDS,
+            np.int32,
+        ),
+    }
 
     def model(p, s):
         kind = s["kind"] + jnp.argmax(s["x"], axis=1).astype(np.int32)
-        matrices = p.at[kind].get(mode="fill", fill_value=0.5)
-        return jnp.einsum("nd,nde->ne", s["x"], matrices).sum()
+        matrices = p.at[kind].get(
+            mode="fill",
+            fill_value=0.5,
+        )
+        return jnp.einsum(
+            "nd,nde->ne",
+            s["x"],
+            matrices,
+        ).sum()
 
     batched = amp.vmap(model, SPEC, params=table)
     batch = batched.pack([rows])
-    value, change = jax.jvp(lambda p: batched(p, batch).sum(), (table,), (table,))
-    np.testing.assert_allclose(value, 0.5 * WIDTH * x.sum(), rtol=1e-4)
+    value, change = jax.jvp(
+        lambda p: batched(p, batch).sum(),
+        (table,),
+        (table,),
+    )
+    np.testing.assert_allclose(
+        value,
+        0.5 * WIDTH * x.sum(),
+        rtol=1e-4,
+    )
     assert change == 0
 
 
 def test_a_matrix_of_few_rows_does_not_spoil_others():
     params = {**PARAMS, "rel": PARAMS["rel"].copy()}
     params["rel"][1] = np.nan
-    found = jax.jit(jax.grad(of_batch(known, params, EXAMPLES)))(params)
+    found = jax.jit(
+        jax.grad(
+            of_batch(
+                known,
+                params,
+                EXAMPLES,
+            )
+        )
+    )(params)
     grads = np.asarray(found["rel"])
     assert np.isfinite(grads[[0, 2, 3]]).all()
     assert np.isnan(grads[1]).any()
 
 
 def test_blocks_have_rows_of_one_group():
-    groups = RNG.choice([0, 1, 4, 5], 37).astype(np.int32)
+    groups = RNG.choice(
+        [0, 1, 4, 5],
+        37,
+    ).astype(np.int32)
     values = np.arange(1, 38)
 
     @jax.jit
@@ -191,9 +321,16 @@ def test_blocks_have_rows_of_one_group():
         inside = blocks.cut(jnp.asarray(values))
         return inside, blocks.first, blocks.rows(inside)
 
-    blocks, firsts, again = map(np.asarray, cut(groups))
+    blocks, firsts, again = map(
+        np.asarray,
+        cut(groups),
+    )
     np.testing.assert_array_equal(again, values)
-    for own, first in zip(blocks, firsts, strict=True):
+    for own, first in zip(
+        blocks,
+        firsts,
+        strict=True,
+    ):
         there = own[own > 0] - 1
         assert (groups[there] == groups[first]).all()
 
