@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -92,13 +93,17 @@ def _is_running(model: Any, frame: FrameType) -> bool:
 
 
 def _arguments(frame: FrameType) -> Iterator[Any]:
-    """Yields a function's arguments that its variables still hold."""
+    """Yields a function's arguments that its variables still hold; of `*args` and `**kwargs` each one."""
     code = frame.f_code
-    n = (
-        code.co_argcount
-        + code.co_kwonlyargcount
-        + bool(code.co_flags & 4)
-        + bool(code.co_flags & 8)
-    )
+    values = frame.f_locals
+    n = code.co_argcount + code.co_kwonlyargcount
     for name in code.co_varnames[:n]:
-        yield frame.f_locals.get(name)
+        yield values.get(name)
+    has_others = bool(code.co_flags & inspect.CO_VARARGS)
+    has_named = bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    for name in code.co_varnames[n : n + has_others + has_named]:
+        several = values.get(name)
+        if isinstance(several, tuple):
+            yield from several
+        elif isinstance(several, dict):
+            yield from several.values()
