@@ -223,19 +223,7 @@ def of_whole_numbers(p, s):
     return total + jnp.sum(counts) + jnp.sum(seen)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        updates,
-        parts_of_elements,
-        outside,
-        in_branches,
-        in_inner_loops,
-        in_rounds,
-        of_whole_numbers,
-    ],
-)
-def test_values_and_gradients(function):
+def agrees(function):
     with jax.enable_x64(True):
         # only the example that runs by itself knows when a loop ends
         check_batch(
@@ -245,6 +233,25 @@ def test_values_and_gradients(function):
             EXAMPLES,
             is_traced=function is not in_rounds,
         )
+
+
+@pytest.mark.parametrize("function", [updates, in_branches, in_rounds])
+def test_values_and_gradients(function):
+    agrees(function)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "function",
+    [
+        parts_of_elements,
+        outside,
+        in_inner_loops,
+        of_whole_numbers,
+    ],
+)
+def test_values_and_gradients_of_others(function):
+    agrees(function)
 
 
 def table(p, s):
