@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,10 +13,10 @@ from ampjax.errors import DataError, GraphError
 from ampjax.frontend.batches.programs_of_rows import ChangedRows, Rows, Run, View, as_typed
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import RowLowering, Value
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.payload_types import is_key
-from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.draft.values import Constant, Elements
 from ampjax.frontend.loops.changed_rows import changed_rows, set_rows
 from ampjax.frontend.loops.masked_rows import rows_where
 from ampjax.jaxprs.primitives import shape_text
@@ -207,10 +206,7 @@ def changed_in_place(
     """
     low = body.low
     starts = body.starts(own)
-    sizes = body.rows(
-        Static(Column(body.space, xs.space.lengths)),
-        jax.ShapeDtypeStruct((), np.int32),
-    )
+    sizes = body.lengths(xs.space)
     mask = body.room.mask
     out = ChangedRows(own.rows.aval, own.rows.room, own.rows)
 

@@ -41,7 +41,7 @@ from ampjax.frontend.batches.step_frames import Before, StepFrame
 from ampjax.frontend.blocks.block_maps import block_map
 from ampjax.frontend.combinators.sequences import COUNT, LENGTH, NUMBERS, SCAN, TAKE
 from ampjax.frontend.combinators.tracing import Call, Traced
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace, NumberColumn
+from ampjax.frontend.draft.index_spaces import IndexSpace, NumberColumn
 from ampjax.frontend.draft.row_origins import last_row, row_before
 from ampjax.frontend.draft.values import Constant, Elements, Static, Wanted
 from ampjax.frontend.rules import sequence_rules, take_rules
@@ -529,8 +529,7 @@ def _taken_by_value(
         )
     values, starts = body.rows_and_starts(body, xs, kind)
     number = body.rows(at, jax.ShapeDtypeStruct((), np.int32))
-    sizes = Static(Column(body.space, lambda data: space.lengths(data)))
-    n = body.rows(sizes, jax.ShapeDtypeStruct((), np.int32))
+    n = body.lengths(space)
     room = body.bare()
     out = Rows(kind, room)
 

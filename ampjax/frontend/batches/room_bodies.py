@@ -155,6 +155,20 @@ class Body:
             lambda tables: tables.parents(frame, space),
         )
 
+    def lengths(self, space: IndexSpace) -> Rows:
+        """The number of elements that each row, or the row around, has of a space."""
+        around = space.parent
+        assert around is not None
+
+        def of_rows(data: Any) -> np.ndarray:
+            return self.space.rows_of(data, around, space.lengths(data))
+
+        number = jax.ShapeDtypeStruct((), np.int32)
+        return self.block.once(
+            ("lengths", space, self.room),
+            lambda: self.rows(Static(Column(self.space, of_rows)), number),
+        )
+
     def rows_and_starts(
         self,
         home: Body,

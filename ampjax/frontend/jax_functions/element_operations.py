@@ -622,24 +622,38 @@ def _gathered(equation: Any) -> Params | None:
     return {**params, "dimension_numbers": shifted}
 
 
+def _batch_axes_inside(
+    of_operand: Sequence[int],
+    of_numbers: Sequence[int],
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The batch axes of a read or an update in one element of a sequence; None if the elements' axis is no batch axis.
+
+    Args:
+      of_operand: The batch axes of the array.
+      of_numbers: The same axes of the numbers.
+    """
+    first, *others = sorted(zip(of_operand, of_numbers, strict=True)) or [(1, 1)]
+    if first != (0, 0):
+        return None
+    return _less([axis for axis, _ in others]), _less([axis for _, axis in others])
+
+
 def _gather_in_each(params: Params) -> Params | None:
     """Reads in each element of a sequence, by numbers from the same element of another one: `jnp.take_along_axis`."""
     numbers = params["dimension_numbers"]
-    pairs = zip(
+    beside = _batch_axes_inside(
         numbers.operand_batching_dims,
         numbers.start_indices_batching_dims,
-        strict=True,
     )
-    first, *others = sorted(pairs) or [(1, 1)]
-    if first != (0, 0) or 0 in numbers.offset_dims:
+    if beside is None or 0 in numbers.offset_dims:
         return None
     shifted = replace_numbers(
         numbers,
         offset_dims=_less(numbers.offset_dims),
         collapsed_slice_dims=_less(numbers.collapsed_slice_dims),
         start_index_map=_less(numbers.start_index_map),
-        operand_batching_dims=_less([axis for axis, _ in others]),
-        start_indices_batching_dims=_less([axis for _, axis in others]),
+        operand_batching_dims=beside[0],
+        start_indices_batching_dims=beside[1],
     )
     return {
         **params,
@@ -702,21 +716,19 @@ def replace_numbers(numbers: Any, **changes: Any) -> Any:
 def _scatter_in_each(params: Params) -> Params | None:
     """Updates of each element of a sequence, at numbers and by changes that each has, as `jax.vmap` makes of `xs.at[i].set(x)`."""
     numbers = params["dimension_numbers"]
-    pairs = zip(
+    beside = _batch_axes_inside(
         numbers.operand_batching_dims,
         numbers.scatter_indices_batching_dims,
-        strict=True,
     )
-    first, *others = sorted(pairs) or [(1, 1)]
-    if first != (0, 0) or 0 in numbers.update_window_dims:
+    if beside is None or 0 in numbers.update_window_dims:
         return None
     shifted = replace_numbers(
         numbers,
         update_window_dims=_less(numbers.update_window_dims),
         inserted_window_dims=_less(numbers.inserted_window_dims),
         scatter_dims_to_operand_dims=_less(numbers.scatter_dims_to_operand_dims),
-        operand_batching_dims=_less([axis for axis, _ in others]),
-        scatter_indices_batching_dims=_less([axis for _, axis in others]),
+        operand_batching_dims=beside[0],
+        scatter_indices_batching_dims=beside[1],
     )
     return {**params, "dimension_numbers": shifted}
 

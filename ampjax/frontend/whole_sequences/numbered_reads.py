@@ -169,15 +169,7 @@ def in_front(
         (found,) = bind(source, [jnp.transpose(x, order), at])
         return jnp.transpose(found, back)
 
-    traced, constants, _ = trace(
-        of_whole,
-        given,
-        indices,
-    )
-    return body.run(
-        traced,
-        [*map(Constant, constants), *values],
-    )
+    return written_as(body, equation, values, of_whole)
 
 
 def _elements(
@@ -251,7 +243,7 @@ def within(
     source = equation.source
     params = source.params
     numbers = params["dimension_numbers"]
-    given, at, *changes = map(
+    given, _, *changes = map(
         type_of_atom,
         equation.inputs,
     )
@@ -276,12 +268,24 @@ def within(
         nearest = jnp.clip(own, 0, jnp.stack(most))
         return bind(changed, [x, nearest, *others])
 
-    traced, constants, _ = trace(
-        of_whole,
-        given,
-        at,
-        *changes,
-    )
+    return written_as(body, equation, values, of_whole)
+
+
+def written_as(
+    body: Body,
+    equation: Equation,
+    values: Sequence[Value],
+    function: Callable[..., Any],
+) -> list[Value]:
+    """Adds the steps of a function that computes the same as an operation.
+
+    Args:
+      body: Where.
+      equation: The operation.
+      values: Its operands.
+      function: The function.
+    """
+    traced, constants, _ = trace(function, *map(type_of_atom, equation.inputs))
     return body.run(
         traced,
         [*map(Constant, constants), *values],

@@ -13,9 +13,8 @@ from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, filled_row
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.deduction.equations import Equation
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
-from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.draft.values import Elements
 from ampjax.frontend.jax_functions.element_operations import replace_numbers, update_of_axes
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.jaxprs.primitives import bind
@@ -57,18 +56,7 @@ def scattered(
     if isinstance(xs, Elements):
         home = body.inside(xs.space)
         kind = element_type(given)
-        sizes = inner.rows(
-            Static(
-                _lengths(
-                    xs.space,
-                    space,
-                )
-            ),
-            jax.ShapeDtypeStruct(
-                (),
-                np.int32,
-            ),
-        )
+        sizes = inner.lengths(xs.space)
         elements = body.parents(xs.space)
         source = equation.source
         place = source.params["dimension_numbers"].scatter_dims_to_operand_dims.index(0)
@@ -179,18 +167,7 @@ def scattered_at_array(
         changes,
         update,
     )
-    sizes = body.rows(
-        Static(
-            Column(
-                body.space,
-                xs.space.lengths,
-            )
-        ),
-        jax.ShapeDtypeStruct(
-            (),
-            np.int32,
-        ),
-    )
+    sizes = body.lengths(xs.space)
     elements = body.parents(xs.space)
     there = body.room.there
     out = Rows(
@@ -293,15 +270,6 @@ def _is_by_number(equation: Equation, values: Sequence[Value]) -> bool:
         return True
     axes = numbers.scatter_dims_to_operand_dims
     return 0 in axes and 0 in numbers.inserted_window_dims
-
-
-def _lengths(of: IndexSpace, space: IndexSpace) -> Column:
-    """For each row of a space how many elements of another space are around the same row."""
-
-    def lengths(data: Any) -> np.ndarray:
-        return of.lengths(data)[space.parents(data)]
-
-    return Column(space, lengths)
 
 
 def _behind_first(axes: Sequence[int]) -> tuple[int, ...]:

@@ -15,14 +15,14 @@ from ampjax.frontend.batches.room_bodies import Body, is_static, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.long_axes import (
     element_type,
     is_sequence,
     long_axis,
     n_long_axes,
 )
-from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.draft.values import Constant, Elements
 from ampjax.frontend.jax_functions.element_operations import replace_numbers
 from ampjax.frontend.whole_sequences.cut_arrays import cut_array, starts_of
 from ampjax.frontend.whole_sequences.numbered_reads import (
@@ -31,6 +31,7 @@ from ampjax.frontend.whole_sequences.numbered_reads import (
     check_numbers,
     in_front,
     of_part,
+    written_as,
 )
 from ampjax.frontend.whole_sequences.sequence_parts import length_of, sized
 from ampjax.jaxprs.primitives import bind
@@ -136,10 +137,7 @@ def _from_each(
     """
     params = equation.source.params
     numbers = params["dimension_numbers"]
-    given, indices = map(
-        type_of_atom,
-        equation.inputs,
-    )
+    indices = type_of_atom(equation.inputs[1])
     n_first = len(indices.shape) - 1
     sizes = params["slice_sizes"]
     offsets = tuple(numbers.offset_dims)
@@ -175,15 +173,7 @@ def _from_each(
         (found,) = bind(source, [x, numbers])
         return jnp.expand_dims(found, back)
 
-    traced, constants, _ = trace(
-        of_whole,
-        given,
-        indices,
-    )
-    return body.run(
-        traced,
-        [*map(Constant, constants), *values],
-    )
+    return written_as(body, equation, values, of_whole)
 
 
 def _require_neighbours(
@@ -279,17 +269,7 @@ def _along_axis(
             ],
         )
 
-    traced, constants, _ = trace(
-        of_whole,
-        *map(
-            type_of_atom,
-            equation.inputs,
-        ),
-    )
-    return body.run(
-        traced,
-        [*map(Constant, constants), *values],
-    )
+    return written_as(body, equation, values, of_whole)
 
 
 def _parts_of_range(
@@ -754,19 +734,7 @@ def _computed(
             np.int32,
         ),
     )
-    sizes = Static(
-        Column(
-            body.space,
-            lambda data: space.lengths(data),
-        )
-    )
-    length = body.rows(
-        sizes,
-        jax.ShapeDtypeStruct(
-            (),
-            np.int32,
-        ),
-    )
+    length = body.lengths(space)
     room = body.bare()
     out = Rows(kind, room)
 

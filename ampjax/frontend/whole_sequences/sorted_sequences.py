@@ -16,9 +16,9 @@ from ampjax.frontend.batches.row_lowering import Value
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.combinators.sequences import least
 from ampjax.frontend.deduction.equations import Equation
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.index_spaces import IndexSpace, Region
 from ampjax.frontend.draft.long_axes import element_type
-from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.draft.values import Elements
 from ampjax.frontend.loops.masked_rows import along
 from ampjax.frontend.rules.sequence_rules import elements_space
 
@@ -122,10 +122,7 @@ def largest(
         ),
     )
     room = body.bare()
-    sizes = body.rows(
-        Static(Column(body.space, space.lengths)),
-        jax.ShapeDtypeStruct((), np.int32),
-    )
+    sizes = body.lengths(space)
     places = _places(body, space, k)
     out = [Rows(name.aval, room) for name in equation.outputs]
 
@@ -194,20 +191,8 @@ def in_computed_order(
     kind = element_type(type_of_atom(equation.inputs[0]))
     mode = equation.source.params["mode"]
     space = home.space
-    is_inside = space is not body.space
     values, starts = body.rows_and_starts(home, xs, kind)
-
-    def lengths(data: Any) -> np.ndarray:
-        found = xs.space.lengths(data)
-        return found[space.parents(data)] if is_inside else found
-
-    sizes = home.rows(
-        Static(Column(space, lengths)),
-        jax.ShapeDtypeStruct(
-            (),
-            np.int32,
-        ),
-    )
+    sizes = home.lengths(xs.space)
     room = home.bare()
     shape = (*number.aval.shape[:-1], *kind.shape)
     out = Rows(

@@ -6,31 +6,10 @@ import numpy as np
 import pytest
 from support.jaxpr_walks import equations_in
 from support.model_laws import check_batch
+from support.numbered_elements import PARAMS, SPEC, example
 
 import ampjax as amp
 from ampjax.frontend.loops.changed_rows import set_rows
-
-SPEC = {
-    "x": "float64[n]",
-    "m": "float64[n,3]",
-    "at": "int32[n]",
-    "k": "int32[]",
-}
-PARAMS = {
-    "a": np.float64(0.7),
-    "b": np.float64(-0.3),
-}
-
-
-def example(seed, n):
-    rng = np.random.default_rng(seed)
-    return {
-        "x": rng.normal(size=n),
-        "m": rng.normal(size=(n, 3)),
-        "at": rng.integers(0, n, n).astype(np.int32),
-        "k": np.int32(seed % 3),
-    }
-
 
 EXAMPLES = [example(seed, n) for seed, n in enumerate([3, 1, 5])]
 

@@ -8,28 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.model_laws import check_batch
+from support.numbered_elements import PARAMS, SPEC, example
 
 import ampjax as amp
-
-SPEC = {
-    "x": "float64[n]",
-    "m": "float64[n,3]",
-    "at": "int32[n]",
-}
-PARAMS = {
-    "a": np.float64(0.7),
-    "b": np.float64(-0.3),
-}
-
-
-def example(seed, n):
-    rng = np.random.default_rng(seed)
-    return {
-        "x": rng.normal(size=n),
-        "m": rng.normal(size=(n, 3)),
-        "at": rng.integers(0, n, n).astype(np.int32),
-    }
-
 
 EXAMPLES = [example(seed, n) for seed, n in enumerate([3, 2, 5])]
 
