@@ -269,6 +269,17 @@ def test_rounds_without_rows_leave_no_trace(few, monkeypatch):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4), found, want)
 
 
+def of_last_state(s, turn):
+    """A number that depends on the state after as many turns as the example says."""
+    h, _ = amp.while_loop(
+        lambda carry: carry[1] < s["limit"],
+        turn,
+        (s["x"], 0),
+        most=LAYERS,
+    )
+    return (h**2).sum()
+
+
 def not_finite_behind(p, s):
     """A later round's number would divide by zero."""
 
@@ -277,13 +288,7 @@ def not_finite_behind(p, s):
         own = p["layers"] / (5 - number)
         return jnp.tanh(own[number % LAYERS] @ h), number + 1
 
-    h, _ = amp.while_loop(
-        lambda carry: carry[1] < s["limit"],
-        turn,
-        (s["x"], 0),
-        most=LAYERS,
-    )
-    return (h**2).sum()
+    return of_last_state(s, turn)
 
 
 def layers_by_a_choice(p, s):
@@ -292,13 +297,7 @@ def layers_by_a_choice(p, s):
         own = amp.cond(number > 1, lambda: p["layers"], lambda: 2 * p["layers"])
         return layer({**p, "layers": own}, h, number), number + 1
 
-    h, _ = amp.while_loop(
-        lambda carry: carry[1] < s["limit"],
-        turn,
-        (s["x"], 0),
-        most=LAYERS,
-    )
-    return (h**2).sum()
+    return of_last_state(s, turn)
 
 
 def shared_by_turns(p, s):
