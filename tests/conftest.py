@@ -57,7 +57,12 @@ def pytest_configure(config):
 def compile_loops():
     """Lets a process compile the scheduler's loops, a quarter of a minute, while test processes start and find their tests: each would do it by itself."""
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        "PYTHONPATH": os.pathsep.join(
+            [
+                str(Path(__file__).parent),
+                *sys.path,
+            ]
+        )
     }
     compiling = subprocess.Popen([sys.executable, "-m", "support.compile_loops"], env=environment)
     atexit.register(compiling.kill)

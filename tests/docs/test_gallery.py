@@ -48,7 +48,11 @@ def test_a_page_of_the_gallery_says_what_it_reaches(path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("path", [*PAGES, *GUIDES], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [*PAGES, *GUIDES],
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_has_the_programs_of_its_page(path):
     import nbformat  # from the extra `dev`
 

@@ -67,7 +67,12 @@ def test_cond_of_a_wire_is_that_of_graphs_and_warns():
     with ag.Graph() as graph:
         x = ag.pump("x", fields=("t",))
         with pytest.warns(DeprecationWarning, match=r"`ampjax\.graphs\.cond`") as told:
-            ways = amp.cond(x, lambda s: s.t, n=3, name="way")
+            ways = amp.cond(
+                x,
+                lambda s: s.t,
+                n=3,
+                name="way",
+            )
         for i, way in enumerate(ways):
             ag.sink(f"sink {i}", way)
     assert len(told) == 1 and told[0].filename == __file__
@@ -115,7 +120,12 @@ def old_names(program):
         if isinstance(node, ast.ImportFrom):
             used |= {(node.module, a.name) for a in node.names}
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            used.add((names.get(node.value.id), node.attr))
+            used.add(
+                (
+                    names.get(node.value.id),
+                    node.attr,
+                )
+            )
     return {f"{package}.{name}" for package, name in used if name in MOVED.get(package, ())}
 
 
@@ -142,7 +152,12 @@ def test_no_page_uses_an_old_name():
     old = re.compile(rf"(?<![\w.])(?:{'|'.join(ways)})\b")
     pages = [*texts("docs", suffix=".md"), *texts("ampjax", "notebooks", suffix=".py")]
     for name in ("README.md", "ARCHITECTURE.md"):
-        pages.append((name, (ROOT / name).read_text(encoding="utf-8")))
+        pages.append(
+            (
+                name,
+                (ROOT / name).read_text(encoding="utf-8"),
+            )
+        )
     for path, text in pages:
         if names := old.findall(text):
             used[str(path)] = names

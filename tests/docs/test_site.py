@@ -71,7 +71,11 @@ def test_programs_of_a_page(path):
         printed = out.getvalue()
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+@pytest.mark.parametrize(
+    "path",
+    PAGES,
+    ids=lambda path: path.relative_to(DOCS).as_posix(),
+)
 def test_each_model_of_a_page_is_compiled(path):
     """A model that only runs as a function may hold what `amp.compile` and `amp.vmap` refuse."""
     programs = "".join(
@@ -165,7 +169,9 @@ def test_every_decision_is_in_the_index():
 
 
 @pytest.mark.parametrize(
-    "path", sorted((DOCS / "decisions").glob("0*.md")), ids=lambda path: path.stem
+    "path",
+    sorted((DOCS / "decisions").glob("0*.md")),
+    ids=lambda path: path.stem,
 )
 def test_decisions_are_short(path):
     """A note says why; how things work and what was measured have pages of their own."""

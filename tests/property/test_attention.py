@@ -20,7 +20,10 @@ HOPS = 2
 
 def scored(p, row, query):
     """A row of the memory behind its score for a query."""
-    return jnp.concatenate([(row @ p)[None] @ query[:, None], row[None]], axis=1)[0]
+    return jnp.concatenate(
+        [(row @ p)[None] @ query[:, None], row[None]],
+        axis=1,
+    )[0]
 
 
 def softmax_sum(rows, segments, n):
@@ -54,7 +57,10 @@ def memory_network():
             softmax_sum,
             each(rows, ag.repeat(query, lambda s: s.n)),
         )
-        after = ag.npt("add", lambda q, r: jnp.tanh(q + r))(
+        after = ag.npt(
+            "add",
+            lambda q, r: jnp.tanh(q + r),
+        )(
             query,
             read,
         )
@@ -78,8 +84,14 @@ def memory_network():
             query_on,
         )
         rows.connect(memory, rows_on)
-        ag.loss("loss", lambda q: jnp.sum(jnp.sin(q)))(
-            ag.relabel(done, lambda s: s.drop("hop", "n"))
+        ag.loss(
+            "loss",
+            lambda q: jnp.sum(jnp.sin(q)),
+        )(
+            ag.relabel(
+                done,
+                lambda s: s.drop("hop", "n"),
+            )
         )
     return g
 
@@ -162,7 +174,11 @@ def placed():
     return g
 
 
-@pytest.mark.parametrize("settings", [{}, {"fuse": True}, {"workers": 2}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"fuse": True}, {"workers": 2}],
+    ids=str,
+)
 def test_messages_that_carry_a_state_only(settings):
     data = []
     for n in (1, 3, 0):

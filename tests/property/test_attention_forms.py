@@ -84,7 +84,10 @@ def rows(p, s):
     q, k, v = projected(p, s)
 
     def each(query):
-        weights = jax.nn.softmax(jnp.einsum("hd,jhd->hj", query, k), axis=-1)
+        weights = jax.nn.softmax(
+            jnp.einsum("hd,jhd->hj", query, k),
+            axis=-1,
+        )
         return jnp.einsum("hj,jhd->hd", weights, v)
 
     return total(p, amp.map(each, q))
@@ -117,23 +120,38 @@ def heads_first(p, s):
 
 def heads_last(p, s):
     q, k, v = projected(p, s)
-    weights = jax.nn.softmax(jnp.einsum("ihd,jhd->ijh", q, k), axis=1)
-    return total(p, jnp.einsum("ijh,jhd->ihd", jax.nn.relu(weights), v))
+    weights = jax.nn.softmax(
+        jnp.einsum("ihd,jhd->ijh", q, k),
+        axis=1,
+    )
+    return total(
+        p,
+        jnp.einsum("ijh,jhd->ihd", jax.nn.relu(weights), v),
+    )
 
 
 def heads_mapped(p, s):
     """`jax.vmap` over heads."""
     one = lambda q, k, v: jax.nn.softmax(q @ k.T, axis=-1) @ v
-    return total(p, jax.vmap(one, 1, 1)(*projected(p, s)))
+    return total(
+        p,
+        jax.vmap(one, 1, 1)(*projected(p, s)),
+    )
 
 
 def of_jax(p, s):
-    return total(p, jax.nn.dot_product_attention(*projected(p, s), is_causal=True))
+    return total(
+        p,
+        jax.nn.dot_product_attention(*projected(p, s), is_causal=True),
+    )
 
 
 def of_jax_in_a_batch(p, s):
     q, k, v = (x[None] for x in projected(p, s))
-    return total(p, jax.nn.dot_product_attention(q, k, v)[0])
+    return total(
+        p,
+        jax.nn.dot_product_attention(q, k, v)[0],
+    )
 
 
 WHOLE = [rows, matrices, heads_first, heads_last, heads_mapped, of_jax, of_jax_in_a_batch]
@@ -166,7 +184,11 @@ def agrees(function, lengths, seed):
 
         found = jax.value_and_grad(lambda p: jnp.sum(batched(p, batch) * weights))(params)
         want = jax.value_and_grad(of_each)(params)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(want),
+        strict=True,
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
@@ -177,7 +199,11 @@ def agrees(function, lengths, seed):
     st.sampled_from([*SCALES]),
     st.sampled_from([*MASKS]),
     st.sampled_from([*WEIGHTED]),
-    st.lists(st.integers(0, LONGEST), min_size=1, max_size=3),
+    st.lists(
+        st.integers(0, LONGEST),
+        min_size=1,
+        max_size=3,
+    ),
     st.integers(0, 1 << 16),
 )
 def test_a_map_in_a_map_is_that_of_each_example(score, scale, mask, weighted, lengths, seed):
@@ -185,7 +211,10 @@ def test_a_map_in_a_map_is_that_of_each_example(score, scale, mask, weighted, le
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", [heads_first, *left_to_nightly(WHOLE, heads_first)])
+@pytest.mark.parametrize(
+    "function",
+    [heads_first, *left_to_nightly(WHOLE, heads_first)],
+)
 def test_operations_on_whole_sequences_are_those_of_each_example(function):
     agrees(function, [3, 1, LONGEST, 2], 0)
 
@@ -208,8 +237,14 @@ BY_PAIRS = [
 )
 def test_no_array_has_all_pairs_by_all_features(function):
     n = 50
-    params = jax.tree.map(jnp.float32, parameters(np.random.default_rng(0)))
-    params["bias"] = jnp.zeros((2 * n, HEADS), jnp.float32)
+    params = jax.tree.map(
+        jnp.float32,
+        parameters(np.random.default_rng(0)),
+    )
+    params["bias"] = jnp.zeros(
+        (2 * n, HEADS),
+        jnp.float32,
+    )
     batched = amp.vmap(function, {"x": "float32[t,3]"}, params=params)
     batch = batched.pack(
         [

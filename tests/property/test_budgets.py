@@ -77,7 +77,12 @@ def run(seed, schedule, budget):
 
 
 @settings(max_examples=examples(300))
-@given(GRAPHS_THAT_SHARE, schedules(), st.integers(1, 9), st.integers(0, 4))
+@given(
+    GRAPHS_THAT_SHARE,
+    schedules(),
+    st.integers(1, 9),
+    st.integers(0, 4),
+)
 def test_no_gradient_is_staler_than_its_budget(seed, schedule, interval, budget):
     """The laws that `check=True` finds anew after every event are kept too: what the counters of versions hold is among them."""
     schedule = replace(schedule, settings=replace(schedule.settings, min_update_interval=interval))
@@ -128,7 +133,12 @@ def test_a_budget_that_nothing_exceeds_changes_nothing(seed, schedule):
 
 @pytest.mark.nightly
 @settings(max_examples=examples(60))
-@given(GRAPHS_THAT_SHARE, schedules(), st.sampled_from(["pipeline", "sync"]), st.integers(0, 2))
+@given(
+    GRAPHS_THAT_SHARE,
+    schedules(),
+    st.sampled_from(["pipeline", "sync"]),
+    st.integers(0, 2),
+)
 def test_where_the_controller_updates_budgets_change_nothing(seed, schedule, mode, budget):
     schedule = replace(
         schedule, settings=replace(schedule.settings, mode=mode, min_update_interval=1)
@@ -197,7 +207,13 @@ def test_no_training_instance_is_admitted_while_an_update_is_held():
     rooms = []
     while (d := step(s)) is not None:
         s.admission.take_ended()
-        rooms.append((d.direction, s.admission.room(), s.admission.room(train=False)))
+        rooms.append(
+            (
+                d.direction,
+                s.admission.room(),
+                s.admission.room(train=False),
+            )
+        )
     back = [rooms for direction, *rooms in rooms if direction == "backward"]
     assert back == [[0, 3], [0, 3], [3, 3]], (
         "one instance ended after another, and nobody could enter before the update"

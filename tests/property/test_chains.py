@@ -36,7 +36,10 @@ def data(draw):
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     shapes = draw(
         st.lists(
-            st.tuples(st.integers(0, 6), st.integers(0, 9)),
+            st.tuples(
+                st.integers(0, 6),
+                st.integers(0, 9),
+            ),
             min_size=1,
             max_size=6,
         )
@@ -166,7 +169,11 @@ def random_chain(on_edges=True):
         )
         edges = ag.topology("edges")
         label = ag.pump("label", (2,))
-        h = ag.ppt("encode", chains.scale, params=chains.one())(rows)
+        h = ag.ppt(
+            "encode",
+            chains.scale,
+            params=chains.one(),
+        )(rows)
         wires = ag.distribute(h, edges, 2, name="out")
         sent = []
         for k, w in enumerate(wires):
@@ -178,9 +185,12 @@ def random_chain(on_edges=True):
                     **options,
                 )(w)
             )
-        a = ag.ppt("update", shaken, params=chains.one(), rng=True)(
-            ag.collect(sent, edges, name="in")
-        )
+        a = ag.ppt(
+            "update",
+            shaken,
+            params=chains.one(),
+            rng=True,
+        )(ag.collect(sent, edges, name="in"))
         total = ag.reduce("sum", jax.ops.segment_sum, a)
         ag.loss(
             "loss",
@@ -196,7 +206,13 @@ def random_chain(on_edges=True):
 @pytest.mark.nightly
 def test_rows_may_be_random_where_edges_are_not():
     """There are more edges then than rows that are sent, and a number for each of them that nobody reads."""
-    crowd = [chains.instance(np.random.default_rng(0), 4, 60)]
+    crowd = [
+        chains.instance(
+            np.random.default_rng(0),
+            4,
+            60,
+        )
+    ]
     apart, together = (
         Engine(
             random_chain(False),
@@ -219,7 +235,11 @@ def test_rows_may_be_random_where_edges_are_not():
 def test_random_bodies_have_the_keys_that_they_have_apart():
     def run(fuse):
         schedule = Schedule(frozen(fuse=fuse, max_dispatch_size=16, max_active_keys=3))
-        return Engine(random_chain(), start(random_chain()), schedule).run(chains.odd_instances())
+        return Engine(
+            random_chain(),
+            start(random_chain()),
+            schedule,
+        ).run(chains.odd_instances())
 
     apart = run(False)
     together = run(True)
@@ -247,12 +267,22 @@ def poisonous():
         edges = ag.topology("edges")
         label = ag.pump("label", (2,))
         h = ag.npt("positive", lambda x: 0.5 + x * x)(
-            ag.ppt("encode", chains.scale, params=chains.one())(rows)
+            ag.ppt(
+                "encode",
+                chains.scale,
+                params=chains.one(),
+            )(rows)
         )
         wires = ag.distribute(h, edges, 2, name="out")
         sent = []
         for k, w in enumerate(wires):
-            sent.append(ag.ppt(f"edge{k}", chains.scale, params=chains.one())(w))
+            sent.append(
+                ag.ppt(
+                    f"edge{k}",
+                    chains.scale,
+                    params=chains.one(),
+                )(w)
+            )
         a = ag.ppt(
             "update",
             root,

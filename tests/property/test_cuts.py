@@ -30,7 +30,12 @@ def parts_of(batch, n):
 def proved(loss, params, batch, n, scales=None):
     parts = parts_of(batch, n)
     traced = (
-        trace_loss(loss, params, parts[0], ((AXIS, n),)),
+        trace_loss(
+            loss,
+            params,
+            parts[0],
+            ((AXIS, n),),
+        ),
         trace_loss(loss, params, batch, ((AXIS, 1),)),
     )
     proof = Proof(
@@ -65,7 +70,12 @@ PROGRAMS = st.tuples(
 
 
 @settings(max_examples=examples(400))
-@given(PROGRAMS, st.sampled_from([2, 3]), st.booleans(), st.integers(0, 2**31))
+@given(
+    PROGRAMS,
+    st.sampled_from([2, 3]),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
 @example((["concatenated", "without its mean"], "mean"), 2, False, 0)
 @example((["a row in each", "by the largest weight"], "quotient"), 3, True, 0)
 def test_what_is_proved_is_true(program, n, is_even, seed):
@@ -95,7 +105,12 @@ MIXING = [name for name, (_, mixes) in STEPS.items() if mixes is True]
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_mixes_nothing_is_proved(name):
     loss = loss_of([name], "mean")
-    assert proved(loss, params_of(0), batch_of(0, 2, False), 2)
+    assert proved(
+        loss,
+        params_of(0),
+        batch_of(0, 2, False),
+        2,
+    )
     assert proved(
         jax.jit(jax.checkpoint(loss)),
         params_of(0),
@@ -107,8 +122,18 @@ def test_what_mixes_nothing_is_proved(name):
 @pytest.mark.parametrize("name", ONLY_EVEN)
 def test_equal_weights_at_all_replicas_are_proved(name):
     loss = loss_of(["a layer", name], "mean")
-    assert proved(loss, params_of(0), batch_of(0, 2, True), 2)
-    assert not proved(loss, params_of(0), batch_of(0, 2, False), 2)
+    assert proved(
+        loss,
+        params_of(0),
+        batch_of(0, 2, True),
+        2,
+    )
+    assert not proved(
+        loss,
+        params_of(0),
+        batch_of(0, 2, False),
+        2,
+    )
 
 
 @pytest.mark.parametrize("name", MIXING)
@@ -162,5 +187,10 @@ def test_a_sum_is_proved_where_sums_are_wanted():
         2,
         scales=(1,),
     )
-    assert not proved(total, params_of(0), batch_of(0, 2, False), 2)
+    assert not proved(
+        total,
+        params_of(0),
+        batch_of(0, 2, False),
+        2,
+    )
     assert px.mean(jnp.ones(2)) == 1

@@ -44,9 +44,12 @@ TRAINING = Schedule(
 
 def trained(seed, schedule):
     """A digest of the schedule and of the parameters after one pass that trains."""
-    engine = Engine(random_one(seed).graph, start(seed), schedule, OPTIMIZER).run(
-        random_one(seed).instances
-    )
+    engine = Engine(
+        random_one(seed).graph,
+        start(seed),
+        schedule,
+        OPTIMIZER,
+    ).run(random_one(seed).instances)
     digest = hashlib.sha256("\n".join(schedule_of(engine)).encode())
     for node, params in engine.params.items():
         digest.update(node.encode())
@@ -72,7 +75,11 @@ def test_the_same_schedule_twice(seed, schedule, costs):
 
 
 @settings(max_examples=examples(25))
-@given(st.integers(0, 5 if NIGHTLY else 1), schedules(sizes=SIZES, min_update_interval=3), costs)
+@given(
+    st.integers(0, 5 if NIGHTLY else 1),
+    schedules(sizes=SIZES, min_update_interval=3),
+    costs,
+)
 def test_the_same_parameters_twice(seed, schedule, costs):
     schedule = replace(schedule, costs=costs)
     with replayed("test_determinism.trained", seed, schedule):
@@ -86,7 +93,10 @@ print(json.dumps([t.trained(0, t.TRAINING), t.controlled(range(12))]))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("hash_seed", ["0", pytest.param("12345", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "hash_seed",
+    ["0", pytest.param("12345", marks=pytest.mark.nightly)],
+)
 def test_the_same_in_any_process(hash_seed):
     found = json.loads(run_python(IN_ANOTHER_PROCESS, PYTHONHASHSEED=hash_seed).splitlines()[-1])
     assert found == [trained(0, TRAINING), controlled(range(12))]

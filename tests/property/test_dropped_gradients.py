@@ -100,7 +100,14 @@ weights = st.sampled_from(["current", "stashed", "estimated"])
 
 @pytest.mark.nightly
 @settings(max_examples=examples(120))
-@given(GRAPHS_THAT_SHARE, schedules(), weights, st.integers(1, 5), st.integers(0, 3), st.data())
+@given(
+    GRAPHS_THAT_SHARE,
+    schedules(),
+    weights,
+    st.integers(1, 5),
+    st.integers(0, 3),
+    st.data(),
+)
 def test_what_is_too_stale_is_dropped_and_all_else_is_accumulated(
     seed, schedule, weights, interval, most, data
 ):
@@ -146,7 +153,11 @@ def test_a_limit_that_nothing_exceeds_changes_nothing(seed, schedule):
 
 
 @settings(max_examples=examples(24))
-@given(GRAPHS_THAT_SHARE, schedules(min_update_interval=1), st.sampled_from(["pipeline", "sync"]))
+@given(
+    GRAPHS_THAT_SHARE,
+    schedules(min_update_interval=1),
+    st.sampled_from(["pipeline", "sync"]),
+)
 def test_where_the_controller_updates_nothing_is_dropped(seed, schedule, mode):
     schedule = replace(schedule, settings=replace(schedule.settings, mode=mode))
     with replayed("property.test_dropped_gradients.run", seed, schedule, 0):
@@ -191,7 +202,11 @@ def recurrence():
         tokens = ag.pump("tokens", fields=("t", "n"))
         h0 = ag.pump("h0", fields=("t", "n"))
         h = ag.phi("h")
-        x = ag.ppt("c", graphs.times, params=graphs.one())(tokens)
+        x = ag.ppt(
+            "c",
+            graphs.times,
+            params=graphs.one(),
+        )(tokens)
         z = ag.ppt(
             "a",
             lambda p, x, h: jnp.tanh(p * h + x),
@@ -208,8 +223,15 @@ def recurrence():
             lambda s: s.t < s.n,
         )
         h.connect(h0, more)
-        y = ag.ppt("b", graphs.times, params=graphs.one())(
-            ag.relabel(done, lambda s: s.drop("t", "n"))
+        y = ag.ppt(
+            "b",
+            graphs.times,
+            params=graphs.one(),
+        )(
+            ag.relabel(
+                done,
+                lambda s: s.drop("t", "n"),
+            )
         )
         ag.loss("loss", graphs.square)(y, ag.pump("label"))
     return g
@@ -255,7 +277,12 @@ def test_gradients_that_count_are_those_of_the_composed_function(
     rng = np.random.default_rng(0)
     data = []
     for i in range(12):
-        data.append((rng.normal(size=1 + i % STEPS).astype(np.float32), np.float32(i % 4)))
+        data.append(
+            (
+                rng.normal(size=1 + i % STEPS).astype(np.float32),
+                np.float32(i % 4),
+            )
+        )
     instances = []
     for x, label in data:
         instances.append(
@@ -294,7 +321,13 @@ def test_gradients_that_count_are_those_of_the_composed_function(
 @pytest.mark.nightly
 @settings(max_examples=examples(8))
 @given(
-    schedules(sizes=(3,), fuse=True, workers=1, affinity="default", max_active_keys=4),
+    schedules(
+        sizes=(3,),
+        fuse=True,
+        workers=1,
+        affinity="default",
+        max_active_keys=4,
+    ),
     st.integers(0, 99),
     st.integers(0, 1),
 )

@@ -93,7 +93,11 @@ def test_twenty_thousand_models(case):
 
 
 @settings(max_examples=examples(18))
-@given(models(2), shapes(), st.integers(0, 1 << 16))
+@given(
+    models(2),
+    shapes(),
+    st.integers(0, 1 << 16),
+)
 def test_the_engine_computes_it_in_any_schedule(model, lengths, seed):
     """Fused and many messages at once, and one message at a time: gradients of float32, to 1e-5 of the largest entry."""
     params = parameters(seed)
@@ -121,5 +125,9 @@ def test_the_engine_computes_it_in_any_schedule(model, lengths, seed):
         loss = trainer.accumulate(compiled.data(instances), update=False)["loss_sum"]
         assert abs(loss - want_loss) <= 1e-5 * max(1.0, abs(float(want_loss)))
         for node, (tree, _) in trainer.gradients.items():
-            for one, other in zip(jax.tree.leaves(tree), jax.tree.leaves(want[node]), strict=True):
+            for one, other in zip(
+                jax.tree.leaves(tree),
+                jax.tree.leaves(want[node]),
+                strict=True,
+            ):
                 assert np.abs(one - other).max() <= 1e-5 * largest, node

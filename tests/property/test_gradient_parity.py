@@ -54,7 +54,10 @@ def test_a_hundred_thousand_cases(case):
 
 @pytest.mark.users
 @settings(max_examples=examples(40))
-@given(st.integers(0, min(5, GRAPHS - 1)), schedules(weights="stashed"))
+@given(
+    st.integers(0, min(5, GRAPHS - 1)),
+    schedules(weights="stashed"),
+)
 def test_stashed_weights_are_the_current_ones_while_nothing_updates(seed, schedule):
     assert_parity(seed, schedule)
 
@@ -63,7 +66,10 @@ def test_stashed_weights_are_the_current_ones_while_nothing_updates(seed, schedu
 @settings(max_examples=examples(40))
 @given(
     st.sampled_from([2, 9] if NIGHTLY else [2]),
-    schedules(sizes=(1, 4) if NIGHTLY else (4,), arena_rows=4),
+    schedules(
+        sizes=(1, 4) if NIGHTLY else (4,),
+        arena_rows=4,
+    ),
 )
 def test_growing_arenas_change_nothing(seed, schedule):
     """Arenas double while dispatches are under way on their old arrays. (On the clock the first ones are decided together, and may find them large enough.)"""

@@ -141,7 +141,15 @@ def carrying(p, s):
         (s["x"], s["x"], jnp.ones(())),
     )
     return (
-        amp.sum(amp.map(lambda h, m: jnp.sum(h * m) + linear(p["edge1"], h)[0], h, m)) ** 2 + total
+        amp.sum(
+            amp.map(
+                lambda h, m: jnp.sum(h * m) + linear(p["edge1"], h)[0],
+                h,
+                m,
+            )
+        )
+        ** 2
+        + total
     )
 
 
@@ -159,7 +167,10 @@ def params():
     result = {}
     for k, s in shapes.items():
         result[k] = {
-            "w": jnp.asarray(rng.normal(size=s) / 2, jnp.float32),
+            "w": jnp.asarray(
+                rng.normal(size=s) / 2,
+                jnp.float32,
+            ),
             "b": jnp.asarray(
                 rng.normal(size=s[1]) / 2,
                 jnp.float32,
@@ -181,7 +192,11 @@ def assert_same(name, data):
     want_loss, want = jax.value_and_grad(lambda p: model.loss(p, data))(params())
     assert loss == pytest.approx(float(want_loss), rel=1e-5, abs=1e-5)
     for node, (grads, _) in trainer.gradients.items():
-        for a, b in zip(jax.tree.leaves(grads), jax.tree.leaves(want[node]), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(grads),
+            jax.tree.leaves(want[node]),
+            strict=True,
+        ):
             assert np.abs(np.asarray(a) - b).max() <= 1e-5 * max(1.0, float(np.abs(b).max())), node
     return trainer
 

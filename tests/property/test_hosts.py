@@ -141,7 +141,10 @@ def test_what_hosts_did_in_expected_order_has_the_same_bits_in_one_process(optio
 
 def cut(graph, n_hosts, **options):
     """A trainer of list reduction on so many hosts, whose rows go to another worker and back at each step."""
-    places = dict.fromkeys(amp.Trainer(graph, workers=2).plan.worker_of, 1) | {"linear1": 0}
+    places = dict.fromkeys(
+        amp.Trainer(graph, workers=2).plan.worker_of,
+        1,
+    ) | {"linear1": 0}
     return trainer(
         graph,
         optax.adam(0.01),
@@ -189,7 +192,11 @@ def test_random_graphs_scattered_over_hosts(seed, placing, n_hosts, size, fuse, 
 
 @pytest.mark.nightly
 @settings(max_examples=examples(12))
-@given(st.integers(0, 5), st.integers(1, 6), st.sampled_from([1, 3]))
+@given(
+    st.integers(0, 5),
+    st.integers(1, 6),
+    st.sampled_from([1, 3]),
+)
 def test_updates_on_hosts(seed, interval, keys):
     """Laws 4, 5 and 6: intervals, the throttle, and determinism in virtual time, with updates on the way."""
     case = random_one(seed)
@@ -202,7 +209,12 @@ def test_updates_on_hosts(seed, interval, keys):
     )
     schedule = Schedule(replace(own, check=True), 2, Costs(seed))
     tx = optax.sgd(0.01)
-    here = Engine(case.graph, start(seed), schedule, tx).run(case.instances)
+    here = Engine(
+        case.graph,
+        start(seed),
+        schedule,
+        tx,
+    ).run(case.instances)
     there = Engine(case.graph, start(seed), schedule, tx)
     with on_hosts(there, 2, start(seed), tx):
         there.run(case.instances)

@@ -33,7 +33,10 @@ OPTIMIZERS = {
         optax.add_decayed_weights(0.01),
         optax.sgd(0.02, momentum=0.9),
     ),
-    "adagrad": optax.chain(optax.clip_by_global_norm(0.2), optax.adagrad(0.2)),
+    "adagrad": optax.chain(
+        optax.clip_by_global_norm(0.2),
+        optax.adagrad(0.2),
+    ),
     "adam": optax.chain(
         optax.clip_by_global_norm(0.2),
         optax.adam(0.05, b1=0.875, b2=0.9375, eps=1e-3),
@@ -176,7 +179,10 @@ def a_runner(case):
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, ())) for case in CASES])
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=MARKS.get(case, ())) for case in CASES],
+)
 @given(partitions=st.tuples(st.integers(1, 16), st.integers(1, 16)), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(5))
 def test_a_step_equals_the_single_device_step(case, partitions, seed):
@@ -186,7 +192,11 @@ def test_a_step_equals_the_single_device_step(case, partitions, seed):
     params = first_params(rng)
     batches = [a_batch(rng) for _ in range(3)]
     runner.reset(params)
-    for path, count in zip(runner.step.homes.rows, partitions, strict=True):
+    for path, count in zip(
+        runner.step.homes.rows,
+        partitions,
+        strict=True,
+    ):
         home = runner.step.homes.rows[path]
         home.resplit(
             count,
@@ -210,7 +220,11 @@ def test_a_step_equals_the_single_device_step(case, partitions, seed):
 
 def close(ours, theirs):
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(ours),
+        jax.tree.leaves(theirs),
+        strict=True,
+    ):
         assert np.abs(np.asarray(a) - np.asarray(b)).max() <= 1e-5 * max(
             np.abs(np.asarray(b)).max(), 1e-30
         )

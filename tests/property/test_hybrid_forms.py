@@ -124,7 +124,10 @@ def a_runner(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-@given(partitions=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
+@given(
+    partitions=st.integers(1, 12),
+    seed=st.integers(0, 2**32 - 1),
+)
 @settings(max_examples=examples(4))
 def test_a_step_equals_the_single_device_step(case, partitions, seed):
     name = CASES[case][0]
@@ -142,12 +145,19 @@ def test_a_step_equals_the_single_device_step(case, partitions, seed):
         assert metrics.fetched["global_norm"] == pytest.approx(float(norm), rel=1e-5)
     close(runner.params, params)
     close(runner.opt_state, state)
-    assert np.array_equal(runner.params["words"][0], params["words"][0])
+    assert np.array_equal(
+        runner.params["words"][0],
+        params["words"][0],
+    )
 
 
 def close(ours, theirs):
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(ours),
+        jax.tree.leaves(theirs),
+        strict=True,
+    ):
         assert np.shape(a) == np.shape(b)
         assert np.abs(np.asarray(a) - np.asarray(b)).max() <= 1e-5 * max(
             np.abs(np.asarray(b)).max(), 1e-30
@@ -209,7 +219,14 @@ def test_a_checkpoint_of_rows_along_other_axes(tmp_path):
     def by(read):
         table = {"T": np.ones((V, V), np.float32)}
         config = px.ParallaxConfig(alpha_threshold=2.0)
-        machine = Resources((Machine("m", (jax.local_devices()[0],)),))
+        machine = Resources(
+            (
+                Machine(
+                    "m",
+                    (jax.local_devices()[0],),
+                ),
+            )
+        )
         return px.get_runner(
             lambda p, i: jnp.sum(read(p["T"], i) ** 2),
             table,

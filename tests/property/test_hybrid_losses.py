@@ -163,7 +163,10 @@ LENGTHS = st.lists(
 
 @pytest.mark.users
 @pytest.mark.parametrize(("loss", "home"), CASES)
-@given(lengths=LENGTHS, seed=st.integers(0, 2**32 - 1))
+@given(
+    lengths=LENGTHS,
+    seed=st.integers(0, 2**32 - 1),
+)
 @example(lengths=[0] * 7 + [5], seed=0)
 @settings(max_examples=examples(6))
 def test_a_step_is_that_of_the_joined_batch(loss, home, lengths, seed):
@@ -189,7 +192,11 @@ def test_a_step_is_that_of_the_joined_batch(loss, home, lengths, seed):
 
 
 @given(
-    lengths=st.lists(st.integers(1, LENGTH), min_size=EXAMPLES, max_size=EXAMPLES),
+    lengths=st.lists(
+        st.integers(1, LENGTH),
+        min_size=EXAMPLES,
+        max_size=EXAMPLES,
+    ),
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=examples(4))
@@ -236,7 +243,10 @@ def alone():
 
 
 @given(
-    shape=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    shape=st.tuples(
+        st.integers(1, 4),
+        st.integers(1, 4),
+    ),
     axis=st.sampled_from([None, 0, (0, 1)]),
     keepdims=st.booleans(),
     dtype=st.sampled_from([np.float32, np.int32, jnp.bfloat16]),

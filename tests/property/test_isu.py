@@ -81,21 +81,56 @@ def graph_with(function, inverse):
 
 
 @settings(max_examples=examples(300))
-@given(changes, st.lists(st.tuples(*[st.integers(-1000, 1000)] * 3), min_size=1, max_size=8))
+@given(
+    changes,
+    st.lists(
+        st.tuples(*[st.integers(-1000, 1000)] * 3),
+        min_size=1,
+        max_size=8,
+    ),
+)
 def test_the_way_back_leads_back(change, states):
-    columns = dict(zip(FIELDS, np.array(states).T, strict=True))
+    columns = dict(
+        zip(
+            FIELDS,
+            np.array(states).T,
+            strict=True,
+        )
+    )
     before = State.of(instance=0, **columns)
     after = change.back(change(before))
     assert np.array_equal(before.array, after.array) and before.fields == after.fields
 
 
 @settings(max_examples=examples(40))
-@given(changes, st.sets(st.tuples(small, small, small), min_size=1, max_size=6), schedules())
+@given(
+    changes,
+    st.sets(
+        st.tuples(small, small, small),
+        min_size=1,
+        max_size=6,
+    ),
+    schedules(),
+)
 def test_a_right_inverse_is_accepted_and_messages_find_back(change, states, schedule):
     graph = graph_with(change, change.back)
-    columns = dict(zip(FIELDS, np.array(sorted(states)).T, strict=True))
+    columns = dict(
+        zip(
+            FIELDS,
+            np.array(sorted(states)).T,
+            strict=True,
+        )
+    )
     engine = Engine(graph, None, schedule).run(
-        [{"x": ag.messages(np.ones(len(states)), **columns)}] * 3
+        [
+            {
+                "x": ag.messages(
+                    np.ones(len(states)),
+                    **columns,
+                )
+            }
+        ]
+        * 3
     )
     changed = change(State.of(**columns))
     at_scale = []

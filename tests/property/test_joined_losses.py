@@ -46,8 +46,15 @@ def four_wires():
             "guess",
             lambda h: jnp.argmax(h[:3]).astype(jnp.int32),
         )(hidden)
-        weight = ag.ppt("scale", graphs.times, params=graphs.one())(weight)
-        logits = ag.ppt("outer", amp.nn.Linear(4, 3))(hidden)
+        weight = ag.ppt(
+            "scale",
+            graphs.times,
+            params=graphs.one(),
+        )(weight)
+        logits = ag.ppt(
+            "outer",
+            amp.nn.Linear(4, 3),
+        )(hidden)
         loss = ag.loss("loss", weighted, join=("instance", "t"))
         loss(
             logits,
@@ -96,13 +103,21 @@ def wanted():
 @settings(max_examples=examples(24))
 @given(schedules(sizes=(1, 2)))
 def test_a_loss_of_four_wires(schedule):
-    engine = Engine(four_wires(), init_params(four_wires()), schedule).run(DATA)
+    engine = Engine(
+        four_wires(),
+        init_params(four_wires()),
+        schedule,
+    ).run(DATA)
     assert_gradients(engine, wanted())
     assert engine.gradients["scale"] != 0 and wanted().rows["scale"] == 7
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("settings", [{}, {"fuse": False, "workers": 2}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"fuse": False, "workers": 2}],
+    ids=str,
+)
 def test_metrics_come_from_other_wires(settings):
     trainer = amp.Trainer(four_wires(), **settings)
     got = trainer.evaluate(DATA)
@@ -123,7 +138,11 @@ def test_a_loss_over_rows_that_are_weighted_by_their_number():
     with ag.Graph() as g:
         x = ag.pump("x", fields=("t",))
         share = ag.pump("share", fields=("t",))
-        y = ag.ppt("scale", graphs.times, params=graphs.one())(x)
+        y = ag.ppt(
+            "scale",
+            graphs.times,
+            params=graphs.one(),
+        )(x)
         ag.loss("loss", lambda y, share: share * y * y)(
             y,
             share,

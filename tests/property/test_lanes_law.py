@@ -41,7 +41,11 @@ def of_while(trips, body, state):
         i, inner = carry
         return i + 1, body(inner)
 
-    return lax.while_loop(lambda carry: carry[0] < most, trip, (jnp.int32(0), state))[1]
+    return lax.while_loop(
+        lambda carry: carry[0] < most,
+        trip,
+        (jnp.int32(0), state),
+    )[1]
 
 
 def of_falling(bound, body, state):
@@ -52,7 +56,11 @@ def of_falling(bound, body, state):
         x, n = body(inner)
         return left - 1 - n % 2, (x, n)
 
-    return lax.while_loop(lambda carry: carry[0] > 0, trip, (state[1] + bound, state))[1]
+    return lax.while_loop(
+        lambda carry: carry[0] > 0,
+        trip,
+        (state[1] + bound, state),
+    )[1]
 
 
 def of_scan(length, body, state):
@@ -99,7 +107,12 @@ def larger(inner):
         several.map(lambda parts: partial(chained, parts)),
         st.builds(partial, st.just(of_while), numbers, inner),
         st.builds(partial, st.just(of_falling), numbers, inner),
-        st.builds(partial, st.just(of_scan), st.integers(1, 5), inner),
+        st.builds(
+            partial,
+            st.just(of_scan),
+            st.integers(1, 5),
+            inner,
+        ),
         st.builds(partial, st.just(of_cond), numbers, inner, inner),
         st.builds(partial, st.just(of_switch), several),
     )
@@ -145,14 +158,23 @@ def test_each_element_gets_what_it_gets_alone(program, n, lanes, trips, seed):
         again = run(xs[order], ns[order])
         alone = each_alone(program, xs, ns)
     for i, (x, k) in enumerate(alone):
-        np.testing.assert_allclose(found[0][i], x, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            found[0][i],
+            x,
+            rtol=1e-9,
+            atol=1e-9,
+        )
         assert found[1][i] == k
     for a, b in zip(found, again, strict=True):
         assert np.asarray(a[order]).tobytes() == np.asarray(b).tobytes()
 
 
 @settings(max_examples=500 if NIGHTLY else 8)
-@given(programs, st.integers(2, 6), st.integers(0, 1 << 16))
+@given(
+    programs,
+    st.integers(2, 6),
+    st.integers(0, 1 << 16),
+)
 def test_one_after_another_is_what_each_gets_alone(program, n, seed):
     """In one kernel where all operations can be in one, also where XLA knows all arguments."""
     rng = np.random.default_rng(seed)
@@ -166,13 +188,29 @@ def test_one_after_another_is_what_each_gets_alone(program, n, seed):
         known = jax.jit(lambda: run(xs, ns))()
         alone = each_alone(program, xs, ns)
     for i, (x, k) in enumerate(alone):
-        np.testing.assert_allclose(found[0][i], x, rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(known[0][i], x, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            found[0][i],
+            x,
+            rtol=1e-9,
+            atol=1e-9,
+        )
+        np.testing.assert_allclose(
+            known[0][i],
+            x,
+            rtol=1e-9,
+            atol=1e-9,
+        )
         assert found[1][i] == known[1][i] == k
 
 
 @settings(max_examples=200 if NIGHTLY else 5)
-@given(programs, st.integers(1, 3), st.integers(1, 3), st.integers(2, 4), st.integers(0, 1 << 16))
+@given(
+    programs,
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(2, 4),
+    st.integers(0, 1 << 16),
+)
 def test_gradients_are_those_of_unrolled_loops(program, n, lanes, slots, seed):
     """Of the elements' own numbers and of a shared one, backwards through loops that keep two to four carries."""
     rng = np.random.default_rng(seed)
@@ -186,9 +224,19 @@ def test_gradients_are_those_of_unrolled_loops(program, n, lanes, slots, seed):
         xs = rng.normal(size=(n, 3))
         ns = rng.integers(0, 7, n).astype(np.int32)
         one = lambda scale, x, k: program((x * scale, k))[0]
-        lanes_of = amp.vmap(one, in_axes=(None, 0, 0), lanes=lanes, trips=2)
+        lanes_of = amp.vmap(
+            one,
+            in_axes=(None, 0, 0),
+            lanes=lanes,
+            trips=2,
+        )
         run = lambda scale, xs: lanes_of(scale, xs, ns)
-        found = jax.jit(jax.grad(partial(loss, run), (0, 1)))(
+        found = jax.jit(
+            jax.grad(
+                partial(loss, run),
+                (0, 1),
+            )
+        )(
             0.9,
             xs,
         )
@@ -227,9 +275,18 @@ def test_a_stream_gives_what_a_call_gives(program, n, lanes, trips, block, seed)
             trips=trips,
         )
         expected = run(xs, ns)
-        pairs = run.stream(zip(xs, ns, strict=True), ordered=False, block=block)
+        pairs = run.stream(
+            zip(xs, ns, strict=True),
+            ordered=False,
+            block=block,
+        )
         found = list(pairs)
     assert sorted(number for number, _ in found) == list(range(n))
     for number, (x, k) in found:
-        np.testing.assert_allclose(x, expected[0][number], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            x,
+            expected[0][number],
+            rtol=1e-9,
+            atol=1e-9,
+        )
         assert k == expected[1][number]

@@ -134,7 +134,11 @@ PADDED = (3, 5, 16) if NIGHTLY else (3, 5)
 def test_rows(first, second, n, schedule):
     rng = np.random.default_rng(n)
     data = []
-    for x, y in zip(positive(rng, n), positive(rng, n), strict=True):
+    for x, y in zip(
+        positive(rng, n),
+        positive(rng, n),
+        strict=True,
+    ):
         data.append({"x": x, "y": y})
     with replayed("test_padding.test_rows", first, second, n, schedule):
         check(rows_graph(first, second), data, schedule)

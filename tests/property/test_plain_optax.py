@@ -100,6 +100,8 @@ def test_training_in_rounds_is_plain_optax_training(model, name, size, seed):
     )
     assert reported == pytest.approx(mean, rel=1e-5, abs=1e-6)
     for one, other in zip(
-        jax.tree.leaves(compiled.params(trainer.params)), jax.tree.leaves(wanted), strict=True
+        jax.tree.leaves(compiled.params(trainer.params)),
+        jax.tree.leaves(wanted),
+        strict=True,
     ):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-6)

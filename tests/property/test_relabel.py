@@ -61,7 +61,10 @@ def scaled_loss(wire):
     few,
     few,
     st.sets(
-        st.tuples(st.integers(-5, 5), st.integers(-5, 5)),
+        st.tuples(
+            st.integers(-5, 5),
+            st.integers(-5, 5),
+        ),
         min_size=1,
         max_size=6,
     ),
@@ -99,12 +102,18 @@ def test_gradients_find_back_though_states_are_equal(by, mod, states, schedule):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    "schedule", [Schedule(), Schedule(costs=lambda d: 1)], ids=["asyncio", "virtual time"]
+    "schedule",
+    [Schedule(), Schedule(costs=lambda d: 1)],
+    ids=["asyncio", "virtual time"],
 )
 def test_a_loop_is_left_with_the_state_of_the_instance_alone(schedule):
     with ag.Graph() as graph:
         h = ag.phi("h")
-        z = ag.ppt("cell", graphs.times, params=graphs.one())(h)
+        z = ag.ppt(
+            "cell",
+            graphs.times,
+            params=graphs.one(),
+        )(h)
         more, done = ag.cond(
             ag.relabel(
                 z,
@@ -144,13 +153,19 @@ def test_a_loop_is_left_with_the_state_of_the_instance_alone(schedule):
 def test_a_join_refuses_messages_that_have_become_equal():
     graph = one_wire(
         Coarser(2, 1),
-        lambda w: ag.loss("loss", graphs.square, join=("instance", "t"))(
-            w, ag.pump("y", fields=("t",))
-        ),
+        lambda w: ag.loss(
+            "loss",
+            graphs.square,
+            join=("instance", "t"),
+        )(w, ag.pump("y", fields=("t",))),
     )
     data = [
         {
-            "x": ag.messages([1.0, 2.0], t=[0, 1], u=0),
+            "x": ag.messages(
+                [1.0, 2.0],
+                t=[0, 1],
+                u=0,
+            ),
             "y": ag.messages([1.0], t=0),
         }
     ]

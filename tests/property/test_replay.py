@@ -94,7 +94,11 @@ def test_the_schedule_of_a_recording(folder, seed, schedule, costs, setting, lim
 
 
 @settings(max_examples=examples(8))
-@given(st.integers(0, 1), schedules(sizes=(1,)), st.booleans())
+@given(
+    st.integers(0, 1),
+    schedules(sizes=(1,)),
+    st.booleans(),
+)
 def test_a_schedule_that_can_not_be_had_twice(folder, seed, schedule, moody):
     """On the wall clock, with a policy that throws dice."""
     if moody:

@@ -55,7 +55,11 @@ def undisturbed(folder, name, every):
 @given(
     st.sampled_from(list(RUNS)),
     st.sampled_from([3, 4, 13]),
-    st.lists(st.integers(0, 60), min_size=1, max_size=2),
+    st.lists(
+        st.integers(0, 60),
+        min_size=1,
+        max_size=2,
+    ),
 )
 def test_killed_and_resumed(folder, name, every, kills):
     """Twice at most, so that a run goes on from what a resumed run has written."""

@@ -27,7 +27,10 @@ def flat(read):
 
     def loss(p, ids):
         rows = read(p["T"], ids)
-        return end(p, jnp.nan_to_num(rows) * p["U"][ids // 3]), rows
+        return end(
+            p,
+            jnp.nan_to_num(rows) * p["U"][ids // 3],
+        ), rows
 
     return loss
 
@@ -136,9 +139,25 @@ ALIKE = "columns", "clip", "fill with a number", "custom_jvp"
         elements=st.integers(-2 * V - 5, 2 * V + 5) | st.sampled_from([0, 3, V - 1]),
     )
 )
-@example(ids=np.full((2, 3), 5, np.int32))
-@example(ids=np.array([[-1, -V, -V - 1], [V, V - 1, 0]], np.int32))
-@example(ids=np.array([[2**31 - 1, -(2**31), 4], [4, 4, 4]], np.int32))
+@example(
+    ids=np.full(
+        (2, 3),
+        5,
+        np.int32,
+    )
+)
+@example(
+    ids=np.array(
+        [[-1, -V, -V - 1], [V, V - 1, 0]],
+        np.int32,
+    )
+)
+@example(
+    ids=np.array(
+        [[2**31 - 1, -(2**31), 4], [4, 4, 4]],
+        np.int32,
+    )
+)
 def test_the_step_on_rows_is_the_program(name, ids):
     program, step, ids_fn, whole = built(name)
     assert_equal(
@@ -147,7 +166,10 @@ def test_the_step_on_rows_is_the_program(name, ids):
     )
 
 
-@given(data=st.data(), n_rows=st.sampled_from([12, 5000]))
+@given(
+    data=st.data(),
+    n_rows=st.sampled_from([12, 5000]),
+)
 def test_unique_rows_keep_every_id_in_its_place(data, n_rows):
     ids = data.draw(
         st.lists(
@@ -168,7 +190,12 @@ def test_unique_rows_keep_every_id_in_its_place(data, n_rows):
     n_rows=st.sampled_from([1, 31, 32, 1000, MARKED_ROWS * MARKED_IDS]),
 )
 def test_rows_of_many_ids_are_those_of_numpy(seed, n_ids, n_rows):
-    ids = np.random.default_rng(seed).integers(0, n_rows + 1, n_ids, np.int32)
+    ids = np.random.default_rng(seed).integers(
+        0,
+        n_rows + 1,
+        n_ids,
+        np.int32,
+    )
     rows = unique_rows(ids, n_rows)
     distinct, inverse = np.unique(ids, return_inverse=True)
     assert rows.ids.tolist() == [row for row in distinct if row < n_rows]

@@ -35,7 +35,10 @@ GRADIENT = jax.grad(loss_by_hand)
 
 
 @settings(max_examples=examples(40))
-@given(st.sampled_from([-2, -3] if NIGHTLY else [-2]), schedules(sizes=(1, 2)))
+@given(
+    st.sampled_from([-2, -3] if NIGHTLY else [-2]),
+    schedules(sizes=(1, 2)),
+)
 def test_any_graph_under_any_schedule(seed, schedule):
     assert_parity(seed, schedule)
 
@@ -51,7 +54,10 @@ def wanted_of_the_tied_model():
 
 
 @settings(max_examples=examples(24))
-@given(schedules(sizes=(2,), rich=True), st.sampled_from(["current", "stashed"]))
+@given(
+    schedules(sizes=(2,), rich=True),
+    st.sampled_from(["current", "stashed"]),
+)
 def test_a_tied_embedding_has_the_gradient_of_the_tied_model(schedule, weights):
     graph = graphs.tied(weights=weights)
     params = init_params(graph)
@@ -82,7 +88,12 @@ def test_synchronous_training_is_optax_on_the_tied_model(schedule, gradient):
     words = init_params(graphs.tied())["embed"]
     state = tx.init(words)
     schedule = replace(schedule, settings=replace(schedule.settings, gradient=gradient))
-    engine = Engine(graphs.tied(), {"embed": words}, schedule, tx).run(DATA)
+    engine = Engine(
+        graphs.tied(),
+        {"embed": words},
+        schedule,
+        tx,
+    ).run(DATA)
     for instance in DATA:
         updates, state = tx.update(
             GRADIENT(words, instance), state, words
@@ -114,7 +125,10 @@ def beside():
     return g
 
 
-@pytest.mark.parametrize("interval, fuse", [(8, True), (4, True), (8, False)])
+@pytest.mark.parametrize(
+    "interval, fuse",
+    [(8, True), (4, True), (8, False)],
+)
 def test_an_update_divides_by_the_rows_of_both_nodes(interval, fuse, monkeypatch):
     """Four instances at a time bring eight rows. Fused, each dispatch's kernel makes its update; unfused, they add up in accumulators."""
     apart = []
@@ -171,7 +185,11 @@ def over_edges():
         rows = ag.pump("rows", (2,), ragged=True)
         edges = ag.topology("edges")
         wires = ag.distribute(rows, edges, 2)
-        first = ag.ppt("edge0", chains.scale, params=chains.one())(wires[0])
+        first = ag.ppt(
+            "edge0",
+            chains.scale,
+            params=chains.one(),
+        )(wires[0])
         second = ag.ppt(
             "edge1",
             lambda p, x: 2 * p * x,
@@ -190,7 +208,11 @@ def over_edges():
     return g
 
 
-@pytest.mark.parametrize("fuse", [True, False], ids=["a chain", "edge by edge"])
+@pytest.mark.parametrize(
+    "fuse",
+    [True, False],
+    ids=["a chain", "edge by edge"],
+)
 def test_edges_and_rows_of_one_chain(fuse):
     data = []
     for i in chains.odd_instances():
@@ -212,7 +234,11 @@ def copied():
 
     def part(x):
         x = ag.ppt("inner", graphs.times, params_of="outer")(x)
-        x = ag.ppt("first", graphs.times, params=graphs.one())(x)
+        x = ag.ppt(
+            "first",
+            graphs.times,
+            params=graphs.one(),
+        )(x)
         return ag.ppt(
             "second",
             lambda p, x: jnp.sin(p * x),

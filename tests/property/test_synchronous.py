@@ -125,7 +125,14 @@ def test_equals_optax_on_the_composed_function(seed, name, gradient):
     expected = by_hand(seed, name)
 
     @settings(max_examples=examples(12))
-    @given(schedules(sizes=(1, 4, 16), mode="sync", gradient=gradient, min_update_interval=1))
+    @given(
+        schedules(
+            sizes=(1, 4, 16),
+            mode="sync",
+            gradient=gradient,
+            min_update_interval=1,
+        )
+    )
     def check(schedule):
         with replayed("test_synchronous.parameters_used", seed, schedule, name):
             for step, params in parameters_used(seed, schedule, name):

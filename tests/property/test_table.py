@@ -31,7 +31,14 @@ splits = st.integers(1, 16)
 
 def gradients(ids, seed):
     """Quarters: their sums are exact in any order, so that Adam can't make much of a small difference."""
-    return (np.random.default_rng(seed).integers(-8, 9, (len(ids), 3)) / 4).astype(np.float32)
+    return (
+        np.random.default_rng(seed).integers(
+            -8,
+            9,
+            (len(ids), 3),
+        )
+        / 4
+    ).astype(np.float32)
 
 
 @given(
@@ -39,7 +46,11 @@ def gradients(ids, seed):
     mode=st.sampled_from(["lazy", "faithful"]),
     partitions=splits,
     servers=st.integers(1, 4),
-    pushes=st.lists(st.tuples(row_ids, row_ids, seeds), min_size=1, max_size=6),
+    pushes=st.lists(
+        st.tuples(row_ids, row_ids, seeds),
+        min_size=1,
+        max_size=6,
+    ),
 )
 @settings(max_examples=examples(30))
 def test_any_split_and_any_order_of_clients(name, mode, partitions, servers, pushes):
@@ -65,7 +76,13 @@ def test_any_split_and_any_order_of_clients(name, mode, partitions, servers, pus
             np.concatenate([first, second]).astype(int),
             np.concatenate([grads for _, grads in clients]),
         )
-        assert worst(table.pull(first), dense.params[first.astype(int)]) < TOLERANCE
+        assert (
+            worst(
+                table.pull(first),
+                dense.params[first.astype(int)],
+            )
+            < TOLERANCE
+        )
     assert worst(table.dense(), dense.params) < TOLERANCE
     assert worst(table.opt_state, dense.state) < TOLERANCE
     assert table.traffic[0] == table.traffic[1]
@@ -85,7 +102,11 @@ def processes():
         min_size=1,
         max_size=3,
     ),
-    pushes=st.lists(st.tuples(row_ids, row_ids, seeds), min_size=1, max_size=4),
+    pushes=st.lists(
+        st.tuples(row_ids, row_ids, seeds),
+        min_size=1,
+        max_size=4,
+    ),
     columns=st.sampled_from([None, (1, 3)]),
 )
 @settings(max_examples=examples(15))
@@ -108,13 +129,21 @@ def test_servers_in_processes_are_the_same_bit_for_bit(processes, mode, splits, 
     for turn, (first, second, _) in enumerate(pushes):
         clients = []
         for ids in (first, second):
-            clients.append((ids, rng.normal(size=(len(ids), 3)).astype(np.float32)))
+            clients.append(
+                (
+                    ids,
+                    rng.normal(size=(len(ids), 3)).astype(np.float32),
+                )
+            )
         for table in tables:
             pending = None
             for ids, grads in clients:
                 pending = table.aggregate(ids, grads, pending, columns)
             table.apply(pending)
-            table.assign([turn, 7], np.full((2, 3), turn))
+            table.assign(
+                [turn, 7],
+                np.full((2, 3), turn),
+            )
             if turn + 1 < len(splits):
                 table.resplit(*splits[turn + 1])
         assert (
@@ -169,7 +198,13 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(ids=row_ids)
     def pull(self, ids):
-        assert worst(self.table.pull(ids), self.dense.params[ids.astype(int)]) < TOLERANCE
+        assert (
+            worst(
+                self.table.pull(ids),
+                self.dense.params[ids.astype(int)],
+            )
+            < TOLERANCE
+        )
 
     @rule(ids=row_ids, seed=seeds)
     def push(self, ids, seed):
@@ -185,7 +220,10 @@ class TableMachine(RuleBasedStateMachine):
         )
         self.dense.assign(ids, gradients(ids, seed))
 
-    @rule(ids=row_ids.filter(len), value=st.sampled_from([np.nan, np.inf]))
+    @rule(
+        ids=row_ids.filter(len),
+        value=st.sampled_from([np.nan, np.inf]),
+    )
     def push_what_is_not_finite(self, ids, value):
         grads = gradients(ids, 0)
         grads[-1, 0] = value

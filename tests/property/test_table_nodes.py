@@ -193,7 +193,11 @@ def counts_of(trainer):
 
 
 @settings(max_examples=examples(6))
-@given(st.integers(2, 3), st.integers(1, 3), st.sampled_from(["sgd", "adagrad"]))
+@given(
+    st.integers(2, 3),
+    st.integers(1, 3),
+    st.sampled_from(["sgd", "adagrad"]),
+)
 def test_copies_of_a_network_with_one_table_are_the_network(copies, workers, name):
     """In rounds copies make each step together, and add their gradients to those of the one table."""
     found = []
@@ -218,7 +222,12 @@ def test_copies_of_a_network_with_one_table_are_the_network(copies, workers, nam
         )
         trainer.fit(DATA, epochs=2, progress=False)
         assert table.version == 4
-        found.append([table.dense(), *(trainer.params[node] for node in params)])
+        found.append(
+            [
+                table.dense(),
+                *(trainer.params[node] for node in params),
+            ]
+        )
     (want, wanted_output), (rows, *outputs) = found
     np.testing.assert_allclose(rows, want, rtol=1e-4, atol=1e-5)
     for output in outputs:

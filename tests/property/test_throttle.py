@@ -9,7 +9,12 @@ from support.laws import GRAPHS, Engine, random_one, replayed, schedules
 
 
 @settings(max_examples=examples(300))
-@given(GRAPHS, schedules(), st.sampled_from(["async", "pipeline", "sync"]), st.booleans())
+@given(
+    GRAPHS,
+    schedules(),
+    st.sampled_from(["async", "pipeline", "sync"]),
+    st.booleans(),
+)
 def test_never_more_in_flight_than_allowed(seed, schedule, mode, inference_too):
     schedule = replace(schedule, settings=replace(schedule.settings, mode=mode))
     case = random_one(seed)

@@ -81,7 +81,11 @@ def assert_the_same(seed, schedule, flops, purpose, overlap=False, capacity=256)
         decided = Decided()
         source = InstanceSource(
             scheduler,
-            Pass(case.instances, np.arange(len(case.data)), purpose),
+            Pass(
+                case.instances,
+                np.arange(len(case.data)),
+                purpose,
+            ),
         )
         loop = DriverLoop(scheduler, None, [source], [decided])
         driver = VirtualDriver(loop, cost, now_ns=5)
@@ -91,7 +95,13 @@ def assert_the_same(seed, schedule, flops, purpose, overlap=False, capacity=256)
             if steps == "_by_table":
                 check(scheduler.snapshot())
         assert scheduler.idle and source.exhausted
-        told.append((decided.all, driver.now_ns, repr(scheduler.counts.read())))
+        told.append(
+            (
+                decided.all,
+                driver.now_ns,
+                repr(scheduler.counts.read()),
+            )
+        )
     assert len(told[0][0]) > 0 and all(one == told[-1] for one in told)
 
 
@@ -120,7 +130,9 @@ def test_a_table_of_costs_gives_the_schedule_that_a_function_gives(
     schedules(rich=True, min_update_interval=2),
     st.sampled_from([1e6, 1e12]),
     st.dictionaries(
-        st.sampled_from(["max_staleness", "drop_staler_than"]), st.integers(0, 2), min_size=1
+        st.sampled_from(["max_staleness", "drop_staler_than"]),
+        st.integers(0, 2),
+        min_size=1,
     ),
 )
 def test_so_it_is_where_updates_are_held_back_and_gradients_dropped(seed, schedule, flops, limits):
@@ -130,7 +142,10 @@ def test_so_it_is_where_updates_are_held_back_and_gradients_dropped(seed, schedu
         assert_the_same(seed, schedule, flops, "train")
 
 
-@pytest.mark.parametrize(("workers", "flops"), [(3, 1e6), (4, 1e12)])
+@pytest.mark.parametrize(
+    ("workers", "flops"),
+    [(3, 1e6), (4, 1e12)],
+)
 def test_a_worker_that_has_waited_waits_once_where_an_arena_grows(workers, flops):
     """The policy lets a worker wait, the next one has too few slots, and is asked again when there are more."""
     options = {"policy": "one_forward_one_backward", "max_active_keys": 7, "max_dispatch_size": 4}

@@ -47,7 +47,13 @@ def choices(draw):
 
 
 def pairs(rows, ids):
-    return list(zip(rows.tolist(), ids.tolist(), strict=True))
+    return list(
+        zip(
+            rows.tolist(),
+            ids.tolist(),
+            strict=True,
+        )
+    )
 
 
 class VocabularyMachine(RuleBasedStateMachine):
@@ -96,7 +102,12 @@ class VocabularyMachine(RuleBasedStateMachine):
     def look_up(self, chosen):
         ids = self.batch(chosen)
         rows = self.vocabulary.rows(ids)
-        assert rows.tolist() == [*map(self.plain.row, ids.tolist())]
+        assert rows.tolist() == [
+            *map(
+                self.plain.row,
+                ids.tolist(),
+            )
+        ]
 
     @rule()
     def save_and_load(self):

@@ -152,7 +152,10 @@ def loop(names, n_arrays):
                     )
                     + i
                 )
-            return (xs, *(jnp.cos(total + amp.sum(xs)) for total in totals))
+            return (
+                xs,
+                *(jnp.cos(total + amp.sum(xs)) for total in totals),
+            )
 
         start = p["table"][s["i"]] + s["x"]
         xs, *totals = amp.fori_loop(

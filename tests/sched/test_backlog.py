@@ -35,7 +35,10 @@ class Waits(WaitingQueue):
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 11), st.integers(1, 80)),
+        st.tuples(
+            st.integers(0, 11),
+            st.integers(1, 80),
+        ),
         min_size=1,
         max_size=200,
     ),

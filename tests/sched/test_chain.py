@@ -29,7 +29,13 @@ def two_ends(other_topology=False, seen=False, edge_options=None, kinds=2):
         wires = ag.distribute(rows, edges, kinds, name="out")
         sent = []
         for k, w in enumerate(wires):
-            sent.append(ag.ppt(f"edge{k}", chains.scale, params=chains.one())(w))
+            sent.append(
+                ag.ppt(
+                    f"edge{k}",
+                    chains.scale,
+                    params=chains.one(),
+                )(w)
+            )
         if seen:
             ag.sink("seen", sent[0])
         ag.sink(
@@ -73,7 +79,10 @@ def test_a_chain_whose_edges_need_recorded_activations_stays_apart():
     assert "edge0" in names(chains.propagation(edge=chains.curved))
 
 
-@pytest.mark.parametrize("options", [{"max_dispatch_size": 8}, {"weights": "stashed"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"max_dispatch_size": 8}, {"weights": "stashed"}],
+)
 def test_an_edge_node_with_options_of_its_own_stays_apart(options):
     assert "edge0" in names(chains.propagation(**options))
 
@@ -153,7 +162,10 @@ def test_gradient_rows_are_edges_for_edge_nodes_and_rows_for_others():
         data,
         max_active_keys=7,
         max_dispatch_size=4,
-        intervals=dict.fromkeys(["edge0", "edge1", "update", "encode"], 1 << 40),
+        intervals=dict.fromkeys(
+            ["edge0", "edge1", "update", "encode"],
+            1 << 40,
+        ),
     )
     counts = []
     for k in (0, 1):
@@ -195,18 +207,33 @@ def test_an_interval_of_edges_is_kept():
         ),
         (
             ag.Topology(
-                (np.array([0]), np.array([], int)),
+                (
+                    np.array([0]),
+                    np.array([], int),
+                ),
                 (np.array([0]),),
                 3,
             ),
             r"scatter maps of \[1, 0\] places",
         ),
         (
-            ag.Topology.from_edges([5], [0], [0], 3, 2),
+            ag.Topology.from_edges(
+                [5],
+                [0],
+                [0],
+                3,
+                2,
+            ),
             r"row numbers below 3, the rows of the message, got 5",
         ),
         (
-            ag.Topology.from_edges([0], [0], [0], 4, 2),
+            ag.Topology.from_edges(
+                [0],
+                [0],
+                [0],
+                4,
+                2,
+            ),
             r"3 rows, as the message that is distributed, got 4",
         ),
     ],

@@ -78,7 +78,11 @@ def test_demand_is_what_a_run_takes(name, fuse):
     taken = Counter()
     for d in drain(s):
         if d.direction == "forward" and d.stage.outputs:
-            for key, rows in zip(d.stage.arenas, d.out_rows, strict=True):
+            for key, rows in zip(
+                d.stage.arenas,
+                d.out_rows,
+                strict=True,
+            ):
                 taken[key] += len(rows)
     assert +Counter(need) == +taken
 
@@ -94,7 +98,12 @@ def test_demand_of_a_loop():
 def test_inference_needs_the_same_rows_over_time(name):
     graph, make = CASES[name]
     plan = plan_for(graph)
-    batches = [columns(graph, [make(n) for n in (1, 4, 2)])]
+    batches = [
+        columns(
+            graph,
+            [make(n) for n in (1, 4, 2)],
+        )
+    ]
     trained, inferred = (
         needs(plan, batches, range(3), purpose).each for purpose in ("train", "both")
     )
@@ -350,7 +359,10 @@ def test_arenas_start_at_their_capacity():
     )
     admit(s, graphs.chain_data(2))
     drain(s)
-    assert (s.tables.capacity(key), s.tables.capacity((HOST, (), "float32"))) == (32, 8)
+    assert (
+        s.tables.capacity(key),
+        s.tables.capacity((HOST, (), "float32")),
+    ) == (32, 8)
 
 
 def test_rows_that_sinks_alone_need_are_not_kept_for_losses():
@@ -360,7 +372,10 @@ def test_rows_that_sinks_alone_need_are_not_kept_for_losses():
             amp.nn.Linear(3, 2),
         )(ag.pump("x", (3,)))
         ag.sink("y", y)
-        ag.loss("loss", lambda y: (y**2).sum())(y)
+        ag.loss(
+            "loss",
+            lambda y: (y**2).sum(),
+        )(y)
     plan = plan_for(g, fuse=True)
     data = [{"x": np.zeros(3, np.float32)}] * 4
     key = (0, (2,), "float32")

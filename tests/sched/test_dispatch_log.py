@@ -36,8 +36,14 @@ def test_large_ones_are_fewer():
 
 
 def test_the_last_one_is_remembered_however_large():
-    assert remembered(DispatchLog(100, messages=10), [1, 50]) == [1]
-    assert remembered(DispatchLog(100, messages=10), [50, 1]) == [1]
+    assert remembered(
+        DispatchLog(100, messages=10),
+        [1, 50],
+    ) == [1]
+    assert remembered(
+        DispatchLog(100, messages=10),
+        [50, 1],
+    ) == [1]
 
 
 @pytest.mark.parametrize("together", [1, 3, 7])

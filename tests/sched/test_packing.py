@@ -28,7 +28,12 @@ def used(memory, placed):
     return found
 
 
-@given(SIZES, DEVICES, st.integers(1, 30), st.data())
+@given(
+    SIZES,
+    DEVICES,
+    st.integers(1, 30),
+    st.data(),
+)
 @settings(max_examples=100)
 def test_nodes_fit_or_there_is_no_way(sizes, devices, limit, data):
     """Against all ways to place a few nodes, those that are pinned where they are."""
@@ -97,10 +102,20 @@ def test_workers_that_share_a_device_share_its_memory():
 def test_a_thousand_nodes_that_fill_a_thousand_devices():
     names = [f"n{i}" for i in range(1000)]
     memory = DeviceMemory(10, dict.fromkeys(names, 10), range(1000))
-    assert sorted(memory.fit(dict.fromkeys(names, 0), {}).values()) == list(range(1000))
+    assert sorted(
+        memory.fit(
+            dict.fromkeys(names, 0),
+            {},
+        ).values()
+    ) == list(range(1000))
     with pytest.raises(SettingsError, match="10010 bytes on 1000 device"):
-        DeviceMemory(10, dict.fromkeys([*names, "more"], 10), range(1000)).fit(
-            dict.fromkeys([*names, "more"], 0), {}
+        DeviceMemory(
+            10,
+            dict.fromkeys([*names, "more"], 10),
+            range(1000),
+        ).fit(
+            dict.fromkeys([*names, "more"], 0),
+            {},
         )
 
 
@@ -108,7 +123,11 @@ def test_a_node_that_fits_nowhere_is_named():
     with pytest.raises(
         SettingsError, match=r"expected at least 12 bytes, what node `b` keeps.*got 10"
     ):
-        DeviceMemory(10, {"a": 1, "b": 12}, (0, 1)).fit(
+        DeviceMemory(
+            10,
+            {"a": 1, "b": 12},
+            (0, 1),
+        ).fit(
             {"a": 0, "b": 1},
             {},
         )

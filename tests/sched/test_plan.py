@@ -110,7 +110,10 @@ def test_what_a_sink_sees_beside_another_layer_is_computed_once():
         ag.sink("see hidden", hidden)
         ag.sink(
             "y",
-            ag.ppt("outer", amp.nn.Linear(3, 1))(hidden),
+            ag.ppt(
+                "outer",
+                amp.nn.Linear(3, 1),
+            )(hidden),
         )
     assert sorted(names(plan_for(g, fuse=True), "rows")) == ["inner", "outer"]
 
@@ -125,7 +128,10 @@ def test_nodes_of_different_workers_are_not_fused():
     assert names(plan) == ["f0+f1", "f2+loss"]  # one device: no transfer
 
 
-@pytest.mark.parametrize("options", [{"max_dispatch_size": 4}, {"weights": "stashed"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"max_dispatch_size": 4}, {"weights": "stashed"}],
+)
 def test_nodes_with_different_options_are_not_fused(options):
     with ag.Graph() as g:
         x = ag.pump("x")
@@ -168,7 +174,10 @@ def test_fusing_never_changes_a_state(first):
     g = combined(first)
     instance = {
         "x": np.float32(1),
-        "y": ag.messages(np.ones(1, np.float32), t=5),
+        "y": ag.messages(
+            np.ones(1, np.float32),
+            t=5,
+        ),
     }
     seen = {}
     for fuse in (True, False):
@@ -312,7 +321,10 @@ def test_a_group_of_pumped_and_computed_members_lies_on_the_device():
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-@pytest.mark.parametrize("spaces", [(0,), (0, 0, 0), (0, 1, 2)])
+@pytest.mark.parametrize(
+    "spaces",
+    [(0,), (0, 0, 0), (0, 1, 2)],
+)
 @pytest.mark.parametrize(
     "graph",
     [

@@ -51,7 +51,11 @@ QUEUES = st.lists(
 )
 
 
-@given(QUEUES, st.integers(50, 100), st.sampled_from(sorted(POLICIES)))
+@given(
+    QUEUES,
+    st.integers(50, 100),
+    st.sampled_from(sorted(POLICIES)),
+)
 def test_a_policy_chooses_one_of_the_queues_and_changes_none(queues, now, name):
     before = [(q.items, q.rows, q.born) for q in queues]
     assert find_policy(name)(queues, now) in queues
@@ -84,9 +88,30 @@ def test_largest_counts_only_what_one_dispatch_takes():
 
 
 def test_balanced_weighs_rows_direction_and_age():
-    assert balanced([queue(FORWARD, 10), back := queue(BACKWARD, 7)], 0) is back
-    assert balanced([ahead := queue(FORWARD, 11), queue(BACKWARD, 7)], 0) is ahead
-    assert balanced([old := queue(INFER, 1, born=0), queue(FORWARD, 64, born=300)], 300) is old
+    assert (
+        balanced(
+            [queue(FORWARD, 10), back := queue(BACKWARD, 7)],
+            0,
+        )
+        is back
+    )
+    assert (
+        balanced(
+            [ahead := queue(FORWARD, 11), queue(BACKWARD, 7)],
+            0,
+        )
+        is ahead
+    )
+    assert (
+        balanced(
+            [
+                old := queue(INFER, 1, born=0),
+                queue(FORWARD, 64, born=300),
+            ],
+            300,
+        )
+        is old
+    )
 
 
 @given(st.integers(2, 64))

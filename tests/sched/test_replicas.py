@@ -137,7 +137,10 @@ def test_the_end_of_an_epoch_ends_a_round_of_the_message_protocol():
     assert group.after(d) == [Contribute("g", d), Merge("g", (a, b, d))]
 
 
-@given(st.lists(st.sampled_from(GROUP), max_size=80), st.integers(1, 4))
+@given(
+    st.lists(st.sampled_from(GROUP), max_size=80),
+    st.integers(1, 4),
+)
 def test_every_merge_has_one_contribution_of_each(order, every):
     group = replicas("message", every)
     handed_in = []

@@ -51,9 +51,11 @@ def test_a_chain():
 
 
 def test_a_fused_chain_is_one_dispatch():
-    assert actions(graphs.chain(2), graphs.chain_data(2), fuse=True) == [
-        "forward f0+f1+loss [0, 1]; Update f0; Update f1"
-    ]
+    assert actions(
+        graphs.chain(2),
+        graphs.chain_data(2),
+        fuse=True,
+    ) == ["forward f0+f1+loss [0, 1]; Update f0; Update f1"]
 
 
 def test_a_dispatch_size_of_1_is_the_papers_algorithm():
@@ -80,7 +82,13 @@ def test_a_loop_goes_round_as_often_as_the_state_says():
     seen = []
     for d in drain(s):
         if d.stage.name.startswith("embed"):
-            seen.append((d.direction, instances_of(d), field(d, g, "t")))
+            seen.append(
+                (
+                    d.direction,
+                    instances_of(d),
+                    field(d, g, "t"),
+                )
+            )
     assert seen == [
         ("forward", [0, 1], [0, 0]),
         ("backward", [0], [0]),
@@ -390,7 +398,11 @@ def test_instance_slots_are_used_again():
     assert len(seen) == 4
 
 
-@pytest.mark.parametrize(("every", "room"), [(1, 1), (3, 3)], ids=["sync", "pipeline"])
+@pytest.mark.parametrize(
+    ("every", "room"),
+    [(1, 1), (3, 3)],
+    ids=["sync", "pipeline"],
+)
 def test_the_controller_updates_when_a_round_has_ended(every, room):
     s = scheduler_for(
         graphs.chain(2),
@@ -687,7 +699,10 @@ def test_the_oldest_message_is_asked_whether_there_is_room():
     for handles, n in ((younger, 3), (older, 10)):
         s.pump(
             handles,
-            columns(s.plan.graph, [graphs.molecule_instance(n, [])]),
+            columns(
+                s.plan.graph,
+                [graphs.molecule_instance(n, [])],
+            ),
         )
     assert s.next(0) is None
     s.tables.t.n_free[arena] += 10
@@ -695,7 +710,8 @@ def test_the_oldest_message_is_asked_whether_there_is_room():
 
 
 @pytest.mark.parametrize(
-    ("ids", "advice"), [([7], "split the instance"), ([7, 8], "lower `max_active_keys`")]
+    ("ids", "advice"),
+    [([7], "split the instance"), ([7, 8], "lower `max_active_keys`")],
 )
 def test_when_nothing_fits_it_is_said_who_needs_what(ids, advice):
     s = scheduler_for(
@@ -919,7 +935,11 @@ def test_ragged_inputs_that_do_not_fit_each_other():
             r"node `out`: expected a topology on pump `maps` before the message, got none for this instance\. Pump the topology with the instance\.",
         ),
         (
-            ag.Topology(([0],), ([0],), 2),
+            ag.Topology(
+                ([0],),
+                ([0],),
+                2,
+            ),
             r"node `out`, topology `maps`: expected 2 gather maps, one per output, got 1\. Make the Topology with one map per wire\.",
         ),
         (
@@ -931,11 +951,19 @@ def test_ragged_inputs_that_do_not_fit_each_other():
             r"node `out`, topology `maps`: expected row numbers below 2, the rows of the message, got 2\. Give the message a row for each node of the topology\.",
         ),
         (
-            ag.Topology(([0], [1]), ([0], []), 2),
+            ag.Topology(
+                ([0], [1]),
+                ([0], []),
+                2,
+            ),
             r"node `in`, topology `maps`: expected a scatter map of 1 places for port edge1, got 0 places\. Make the Topology with one place per row\.",
         ),
         (
-            ag.Topology(([0], [1]), ([0],), 2),
+            ag.Topology(
+                ([0], [1]),
+                ([0],),
+                2,
+            ),
             r"node `in`, topology `maps`: expected a scatter map of 1 places for port edge1, got 1 maps\. Make the Topology with one place per row\.",
         ),
     ],
@@ -985,19 +1013,52 @@ def fail(s, *i):
 
 STATE_MISTAKES = {
     "a function that raises": (
-        lambda w: ends(ag.cond(w, late(lambda s: s.t < 9, fail), name="c")),
+        lambda w: ends(
+            ag.cond(
+                w,
+                late(lambda s: s.t < 9, fail),
+                name="c",
+            )
+        ),
         r"node `c`, condition: expected a state function that works for every state, got KeyError: 'what', for State\(instance=0, t=99\)\. Let the function give a result for this state: it is called for all states that reach the node\.",
     ),
     "an output outside": (
-        lambda w: ends(ag.cond(w, late(lambda s: s.t * 0, lambda s: s.t * 0 + 2), name="c")),
+        lambda w: ends(
+            ag.cond(
+                w,
+                late(
+                    lambda s: s.t * 0,
+                    lambda s: s.t * 0 + 2,
+                ),
+                name="c",
+            )
+        ),
         r"node `c`, condition: expected an output's number in \[0, 2\), got 2 for State\(instance=0, t=99\)\. Mend the condition, or give the cond more outputs\.",
     ),
     "floats": (
-        lambda w: ends(ag.cond(w, late(lambda s: s.t * 0, lambda s: s.t / 2), name="c")),
+        lambda w: ends(
+            ag.cond(
+                w,
+                late(
+                    lambda s: s.t * 0,
+                    lambda s: s.t / 2,
+                ),
+                name="c",
+            )
+        ),
         r"node `c`, condition: expected integers or truth values, got float64\. States are integers: use `//` instead of `/`, or cast\.",
     ),
     "another length": (
-        lambda w: ends(ag.cond(w, late(lambda s: s.t * 0, lambda s: np.zeros(3, int)), name="c")),
+        lambda w: ends(
+            ag.cond(
+                w,
+                late(
+                    lambda s: s.t * 0,
+                    lambda s: np.zeros(3, int),
+                ),
+                name="c",
+            )
+        ),
         r"node `c`, condition: expected a scalar or 1 values, one per message, got shape \(3,\)\. Return one value per message\.",
     ),
     "a negative count": (
@@ -1033,11 +1094,28 @@ STATE_MISTAKES = {
         r"node `u`: expected states with the fields \['t', 'u'\], as when the graph was built, got State\(instance=0, t=99\)\. Let the function return the same fields for every state\.",
     ),
     "other fields of a relabel": (
-        lambda w: ends([ag.relabel(w, late(lambda s: s.drop("t"), lambda s: s), name="u")]),
+        lambda w: ends(
+            [
+                ag.relabel(
+                    w,
+                    late(lambda s: s.drop("t"), lambda s: s),
+                    name="u",
+                )
+            ]
+        ),
         r"node `u`: expected states with the fields \[\], as when the graph was built, got State\(instance=0, t=99\)\. Let the function return the same fields for every state\.",
     ),
     "no state": (
-        lambda w: ends([ag.isu(w, late(lambda s: s, lambda s: 3), lambda s: s, name="u")]),
+        lambda w: ends(
+            [
+                ag.isu(
+                    w,
+                    late(lambda s: s, lambda s: 3),
+                    lambda s: s,
+                    name="u",
+                )
+            ]
+        ),
         r"node `u`: expected states with the fields \['t'\], as when the graph was built, got 3\. Let the function return the same fields for every state\.",
     ),
 }

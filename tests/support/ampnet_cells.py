@@ -275,7 +275,12 @@ def dropout_of_rows(hidden, rows, inputs):
 def dropout_of_a_batch(hidden, rows, inputs):
     keys = []
     for seed in range(rows):
-        keys.append(f.fold_in(f.fold_in([0, seed], 4), 2))
+        keys.append(
+            f.fold_in(
+                f.fold_in([0, seed], 4),
+                2,
+            )
+        )
     masks = np.stack([f.bernoulli(key, 0.6, (hidden,)) for key in keys])
     batch = {"dropout_seed": np.arange(rows)}
     return Problem(
@@ -407,7 +412,11 @@ def reductions(hidden, rows, inputs):
     def tested(x, scores):
         loss, metrics = mapped(selected)(
             (),
-            softmax(jnp.stack([scores, answers], -1), segments, n),
+            softmax(
+                jnp.stack([scores, answers], -1),
+                segments,
+                n,
+            ),
         )
         return add(x, segments, n), loss, *metrics["accuracy"]
 

@@ -143,7 +143,11 @@ def same_bits(one, other):
 
 
 def assert_close(one, other, rtol=2e-5):
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(one),
+        jax.tree.leaves(other),
+        strict=True,
+    ):
         np.testing.assert_allclose(
             a,
             b,

@@ -66,7 +66,12 @@ def propagation(
             edges,
             name="in",
         )
-        new = ag.ppt("update", update, params=0.5 * one(), join=join)(
+        new = ag.ppt(
+            "update",
+            update,
+            params=0.5 * one(),
+            join=join,
+        )(
             a,
             h,
         )

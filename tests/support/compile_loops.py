@@ -18,4 +18,10 @@ if __name__ == "__main__":
         intervals=intervals, policy=POLICIES["balanced"], max_active_keys=4, max_dispatch_size=2
     )
     for drive in (at_once, by_table):
-        list(drive(Scheduled(plan, settings, data), len(data), 2))
+        list(
+            drive(
+                Scheduled(plan, settings, data),
+                len(data),
+                2,
+            )
+        )

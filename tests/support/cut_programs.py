@@ -23,7 +23,14 @@ def batch_of(seed, n, is_even):
     """A batch for n replicas, with weights that add up to the same at each, or don't."""
     rng = np.random.default_rng(seed)
     weights = (
-        rng.permuted(np.tile([1.0, 1.0, 1.0, 0.0], (n, 1)), axis=1) * rng.integers(1, 4)
+        rng.permuted(
+            np.tile(
+                [1.0, 1.0, 1.0, 0.0],
+                (n, 1),
+            ),
+            axis=1,
+        )
+        * rng.integers(1, 4)
     ).astype(np.float32)
     if not is_even:
         weights[0] *= 0.5
@@ -116,7 +123,15 @@ STEPS = {
         False,
     ),
     "turned by several": (
-        lambda p, b, x: jnp.tensordot(jnp.stack([p["w"], -p["w"]]), x.T, 1).max(0).T,
+        lambda p, b, x: (
+            jnp.tensordot(
+                jnp.stack([p["w"], -p["w"]]),
+                x.T,
+                1,
+            )
+            .max(0)
+            .T
+        ),
         False,
     ),
     "chosen within": (
@@ -188,7 +203,10 @@ STEPS = {
         False,
     ),
     "stacked": (
-        lambda p, b, x: jnp.stack([x, x @ p["w"]], 1).max(1),
+        lambda p, b, x: jnp.stack(
+            [x, x @ p["w"]],
+            1,
+        ).max(1),
         False,
     ),
     "by the sum of weights": (
@@ -262,7 +280,12 @@ ENDS = {
         False,
     ),
     "weighted": (
-        lambda p, b, x: px.Weighted((x.sum(1) * b["m"]).sum(), b["m"].sum()).value,
+        lambda p, b, x: (
+            px.Weighted(
+                (x.sum(1) * b["m"]).sum(),
+                b["m"].sum(),
+            ).value
+        ),
         False,
     ),
     "quotient": (
@@ -270,7 +293,10 @@ ENDS = {
         "unless even",
     ),
     "average": (
-        lambda p, b, x: jnp.average(x[:, 0], weights=b["m"]),
+        lambda p, b, x: jnp.average(
+            x[:, 0],
+            weights=b["m"],
+        ),
         "unless even",
     ),
     "two quotients": (

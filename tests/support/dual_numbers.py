@@ -173,8 +173,18 @@ def _slice(params, x):
 def _dynamic_slice(params, x, *starts):
     sizes = params["slice_sizes"]
     first = []
-    for s, n, size in zip(starts, np.shape(x), sizes, strict=True):
-        first.append(min(max(int(s), 0), n - size))
+    for s, n, size in zip(
+        starts,
+        np.shape(x),
+        sizes,
+        strict=True,
+    ):
+        first.append(
+            min(
+                max(int(s), 0),
+                n - size,
+            )
+        )
     return x[tuple(slice(s, s + size) for s, size in zip(first, sizes, strict=True))]
 
 
@@ -188,7 +198,11 @@ def _split(params, x):
 
     if isinstance(x, Dual):
         result = []
-        for both in zip(pieces(x.value), pieces(x.tangent), strict=True):
+        for both in zip(
+            pieces(x.value),
+            pieces(x.tangent),
+            strict=True,
+        ):
             result.append(Dual(*both))
         return result
     return pieces(x)

@@ -141,7 +141,9 @@ class Engine:
         found = {}
         for arrival in self.arrived:
             for state, row in zip(
-                arrival.states, np.asarray(arrival.rows)[: arrival.n_rows], strict=True
+                arrival.states,
+                np.asarray(arrival.rows)[: arrival.n_rows],
+                strict=True,
             ):
                 found[tuple(np.delete(state, 1).tolist())] = row
         return found

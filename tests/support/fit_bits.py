@@ -182,7 +182,12 @@ def run_data_parallel(options: dict[str, Any]) -> str:
     ) as runner:
         for _ in range(4):
             ids = rng.integers(0, 64, 8)
-            outcome = runner.run({"ids": ids, "y": np.ones(8, np.float32)})
+            outcome = runner.run(
+                {
+                    "ids": ids,
+                    "y": np.ones(8, np.float32),
+                }
+            )
             losses.append(outcome.loss)
         return digest(runner.params, losses)
 
@@ -206,7 +211,12 @@ def digests_of(checkout: Path, only: str) -> dict[str, str]:
       checkout: Its folder.
       only: What the names of the fits have.
     """
-    path = os.pathsep.join([str(checkout), str(checkout / "tests")])
+    path = os.pathsep.join(
+        [
+            str(checkout),
+            str(checkout / "tests"),
+        ]
+    )
     environment = {
         **os.environ,
         "PYTHONPATH": path,

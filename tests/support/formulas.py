@@ -168,7 +168,12 @@ def segment_cross_entropy(rows, segments, n):
         scores, answers = rows[segments == k].T
         chosen = scores @ answers
         others = scores[answers <= 0]
-        result.append([log_sum_exp(scores) - chosen, float((chosen > others).all())])
+        result.append(
+            [
+                log_sum_exp(scores) - chosen,
+                float((chosen > others).all()),
+            ]
+        )
     return np.array(result)
 
 
@@ -245,7 +250,15 @@ def sampled_loss(hidden, w, b, sw, sb, ids, counts):
         -np.inf,
         others,
     )
-    return log_sum_exp(np.concatenate([hit[:, None], others], -1)) - hit
+    return (
+        log_sum_exp(
+            np.concatenate(
+                [hit[:, None], others],
+                -1,
+            )
+        )
+        - hit
+    )
 
 
 def encoder(p, x, lengths, hidden):
@@ -254,7 +267,11 @@ def encoder(p, x, lengths, hidden):
     behind = reverse(x, lengths)
     states = []
     zeros = np.zeros((len(x), hidden))
-    for right, left in zip(p["forward"].values(), p["backward"].values(), strict=True):
+    for right, left in zip(
+        p["forward"].values(),
+        p["backward"].values(),
+        strict=True,
+    ):
         c, m, ahead = lstm_run(right, zeros, zeros, ahead, lengths)
         c2, m2, behind = lstm_run(left, zeros, zeros, behind, lengths)
         states += [c, m, c2, m2]
@@ -291,7 +308,11 @@ def decoder(p, values, present, states, fed, xs):
                 fed = attention(p["attention"], y, values, present)
         if "join" in p:
             y = fed = (
-                np.concatenate([y, attention(p["attention"], y, values, present)], -1) @ p["join"]
+                np.concatenate(
+                    [y, attention(p["attention"], y, values, present)],
+                    -1,
+                )
+                @ p["join"]
             )
         states = after
         outputs.append(y)

@@ -137,7 +137,12 @@ def decided_within_limits(side, name, share):
     )
     told = []
     with suppress(AssertionError):
-        told.extend(at_once(side(plan, settings, data), len(data)))
+        told.extend(
+            at_once(
+                side(plan, settings, data),
+                len(data),
+            )
+        )
     return told
 
 

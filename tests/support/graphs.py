@@ -53,7 +53,12 @@ def replicated_chain():
 def chain_data(n):
     result = []
     for i in range(n):
-        result.append({"x": np.float32(i), "label": np.float32(0.5)})
+        result.append(
+            {
+                "x": np.float32(i),
+                "label": np.float32(0.5),
+            }
+        )
     return result
 
 
@@ -69,7 +74,10 @@ def rnn(features=4):
         )
         label = ag.pump("label", dtype="int32")
         h = ag.phi("h")
-        x = ag.ppt("embed", amp.nn.Embed(5, features))(tokens)
+        x = ag.ppt(
+            "embed",
+            amp.nn.Embed(5, features),
+        )(tokens)
         z = ag.npt("tanh", jnp.tanh)(
             ag.ppt(
                 "linear1",
@@ -86,7 +94,10 @@ def rnn(features=4):
             lambda s: s.t < s.length,
         )
         h.connect(h0, more)
-        logits = ag.ppt("linear2", amp.nn.Linear(features, 3))(done)
+        logits = ag.ppt(
+            "linear2",
+            amp.nn.Linear(features, 3),
+        )(done)
         ag.loss("xent", xent, join=("instance",))(logits, label)
     return g
 
@@ -108,7 +119,10 @@ def tied(words=7, features=4, **options):
             params=lambda k: jax.random.normal(k, (words, features)),
             **options,
         )
-        z = ag.npt("cell", lambda x, h: jnp.tanh(x + 0.5 * h))(
+        z = ag.npt(
+            "cell",
+            lambda x, h: jnp.tanh(x + 0.5 * h),
+        )(
             embed(tokens),
             h,
         )
@@ -121,7 +135,11 @@ def tied(words=7, features=4, **options):
         )
         h.connect(h0, more)
         last = ag.relabel(done, lambda s: s.drop("t", "n"))
-        logits = ag.ppt("words", lambda p, h: p @ h, params_of=embed)(last)
+        logits = ag.ppt(
+            "words",
+            lambda p, h: p @ h,
+            params_of=embed,
+        )(last)
         ag.sink("logits", logits)
         ag.loss("xent", xent)(
             logits,
@@ -164,8 +182,14 @@ def with_sinks():
                 amp.nn.Linear(2, 3),
             )(x)
         )
-        y = ag.ppt("outer", amp.nn.Linear(3, 1))(hidden)
-        ag.loss("loss", lambda y, label: (y[0] - label) ** 2)(
+        y = ag.ppt(
+            "outer",
+            amp.nn.Linear(3, 1),
+        )(hidden)
+        ag.loss(
+            "loss",
+            lambda y, label: (y[0] - label) ** 2,
+        )(
             y,
             label,
         )
@@ -272,7 +296,10 @@ def flat():
 def flat_instance(count):
     labels = np.zeros(count, np.float32)
     return {
-        "x": ag.messages(np.ones(1, np.float32), count=count),
+        "x": ag.messages(
+            np.ones(1, np.float32),
+            count=count,
+        ),
         "label": ag.messages(labels, count=count, i=np.arange(count)),
     }
 
@@ -306,7 +333,10 @@ def grouping_instance(n, seed=0):
     rows = np.random.default_rng((seed, n)).normal(size=(n, 2)).astype(np.float32)
     return {
         "rows": rows,
-        "size": ag.messages(np.zeros(1, np.float32), n=n),
+        "size": ag.messages(
+            np.zeros(1, np.float32),
+            n=n,
+        ),
         "label": np.float32(1.0),
     }
 
@@ -324,12 +354,18 @@ def molecule(kinds=2, features=2):
         for k, w in enumerate(wires):
             sent.append(ag.ppt(f"edge{k}", times, params=one())(w))
         m = ag.collect(sent, maps, name="in")
-        both = ag.npt("add", lambda a, b: a + jnp.tanh(b))(
+        both = ag.npt(
+            "add",
+            lambda a, b: a + jnp.tanh(b),
+        )(
             h,
             m,
         )
         total = ag.reduce("sum", jax.ops.segment_sum, both)
-        ag.loss("loss", lambda v, y: (v.sum() - y) ** 2)(
+        ag.loss(
+            "loss",
+            lambda v, y: (v.sum() - y) ** 2,
+        )(
             total,
             label,
         )
@@ -371,7 +407,10 @@ def repeating():
 
 def repeating_instance(n):
     return {
-        "x": ag.messages(np.ones(1, np.float32), n=n),
+        "x": ag.messages(
+            np.ones(1, np.float32),
+            n=n,
+        ),
         "rows": ag.messages(
             np.arange(n, dtype=np.float32),
             sizes=[n],
@@ -394,10 +433,17 @@ def two_outputs():
             lambda s: s.instance % 2 == 0,
         )
         ag.sink("left", left)
-        ag.loss("loss_a", lambda v, t: (v.sum() - t) ** 2)(
-            ag.ppt("a", times, params=one())(a), label
+        ag.loss(
+            "loss_a",
+            lambda v, t: (v.sum() - t) ** 2,
+        )(
+            ag.ppt("a", times, params=one())(a),
+            label,
         )
-        ag.loss("loss_b", lambda v, t: (v.sum() - t) ** 2)(
+        ag.loss(
+            "loss_b",
+            lambda v, t: (v.sum() - t) ** 2,
+        )(
             used,
             label,
         )

@@ -14,7 +14,11 @@ GOOD = {
 
 
 def times(name, wire):
-    return ag.ppt(name, graphs.times, params=graphs.one())(wire)
+    return ag.ppt(
+        name,
+        graphs.times,
+        params=graphs.one(),
+    )(wire)
 
 
 @functools.cache
@@ -87,7 +91,10 @@ HANGS = {
         [
             {
                 **graphs.grouping_instance(2),
-                "size": ag.messages(np.zeros(1, np.float32), n=3),
+                "size": ag.messages(
+                    np.zeros(1, np.float32),
+                    n=3,
+                ),
             }
         ],
         {"fuse": True},

@@ -20,7 +20,11 @@ def windows(x, height, width, stride, pad, fill=0.0):
         (0, 0),
     ]
     x = np.pad(x, around, constant_values=fill)
-    return sliding_window_view(x, (height, width), (1, 2))[:, ::stride, ::stride]
+    return sliding_window_view(
+        x,
+        (height, width),
+        (1, 2),
+    )[:, ::stride, ::stride]
 
 
 def conv_norm(
@@ -82,7 +86,11 @@ def resnet(p, x, strides):
         conv_norm(p["stem"], x, stride=2, pad=3),
         1,
     )
-    for block, stride in zip(p["blocks"].values(), strides, strict=True):
+    for block, stride in zip(
+        p["blocks"].values(),
+        strides,
+        strict=True,
+    ):
         x = bottleneck(block, x, stride)
     return x.mean((1, 2)) @ p["head"]["kernel"] + p["head"]["bias"]
 

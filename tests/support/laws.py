@@ -325,7 +325,11 @@ def assert_parity(seed, schedule, dtype="float32", tolerance=1e-5):
     case = random_one(seed, dtype)
     want = wanted(seed, dtype)
     with replayed("assert_parity", seed, schedule, dtype):
-        engine = Engine(case.graph, start(seed, dtype), schedule).run(case.instances)
+        engine = Engine(
+            case.graph,
+            start(seed, dtype),
+            schedule,
+        ).run(case.instances)
         assert_gradients(engine, want, tolerance)
     return engine
 

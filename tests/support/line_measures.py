@@ -124,9 +124,18 @@ class LineMeasures:
             "code_lines": self.lines,
             "tokens": self.tokens,
             "tokens_per_line": round(self.tokens / max(self.lines, 1), 2),
-            "dense_percent": round(100 * self.dense / max(self.lines, 1), 1),
-            "parallel_percent": round(100 * self.parallel / max(self.assignments, 1), 2),
-            "comments_per_100": round(100 * self.comments / max(self.lines, 1), 1),
+            "dense_percent": round(
+                100 * self.dense / max(self.lines, 1),
+                1,
+            ),
+            "parallel_percent": round(
+                100 * self.parallel / max(self.assignments, 1),
+                2,
+            ),
+            "comments_per_100": round(
+                100 * self.comments / max(self.lines, 1),
+                1,
+            ),
             "complex_functions": len(self.complex_functions),
             "leaning_docstrings": self.leaning,
         }

@@ -72,7 +72,11 @@ class LossyProxy:
                     continue
                 self._ends += [near, far]
                 for source, target in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass, args=(source, target), daemon=True).start()
+                    threading.Thread(
+                        target=self._pass,
+                        args=(source, target),
+                        daemon=True,
+                    ).start()
 
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
         last = b""

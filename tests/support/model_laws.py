@@ -124,7 +124,9 @@ class Compiled64:
         own = self.compiled.node_params(params)
         losses = []
         for messages in messages_of(
-            graph, self.data.gather(np.arange(len(self.instances))), len(self.instances)
+            graph,
+            self.data.gather(np.arange(len(self.instances))),
+            len(self.instances),
         ):
             if seen is not None:
                 run = _Noting(graph, own, None, oracle, seen)
@@ -160,7 +162,12 @@ class Compiled64:
                 (direction,),
             )
             got = self.graph_derivative(direction, seen)
-        for name, one, other in zip(("loss", "derivative"), got, want, strict=True):
+        for name, one, other in zip(
+            ("loss", "derivative"),
+            got,
+            want,
+            strict=True,
+        ):
             assert abs(one - other) <= TOLERANCE * max(1.0, abs(other)), (
                 f"{name}: {one}, the model gives {other}"
             )
@@ -179,7 +186,9 @@ class Compiled64:
         )
         total = [0.0, 0.0]
         for messages in messages_of(
-            self.graph, self.data.gather(np.arange(len(self.instances))), len(self.instances)
+            self.graph,
+            self.data.gather(np.arange(len(self.instances))),
+            len(self.instances),
         ):
             run = _WithTangents(self.graph, own, None, _Tangents(), seen)
             run.run(messages)
@@ -203,7 +212,9 @@ class Compiled64:
             *(np.abs(x).max() for x in jax.tree.leaves(want)),
         )
         for (path, one), other in zip(
-            jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True
+            jax.tree_util.tree_leaves_with_path(got),
+            jax.tree.leaves(want),
+            strict=True,
         ):
             assert np.abs(one - other).max() <= TOLERANCE * largest, (
                 f"{jax.tree_util.keystr(path)}: {one}, {other}"

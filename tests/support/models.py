@@ -157,7 +157,10 @@ def experts():
         label = ag.messages(np.zeros(n, np.int32), **own)
         data.append(
             {
-                "x": ag.messages(np.zeros((n, 6), np.float32), **own),
+                "x": ag.messages(
+                    np.zeros((n, 6), np.float32),
+                    **own,
+                ),
                 "label": label,
             }
         )

@@ -59,7 +59,11 @@ class PlainNarrow:
 
     def put(self, ids: np.ndarray, values: np.ndarray) -> None:
         """Rounds new rows to the nearest numbers, ties to the even code."""
-        for i, row in zip(ids, np.asarray(values, np.float64), strict=True):
+        for i, row in zip(
+            ids,
+            np.asarray(values, np.float64),
+            strict=True,
+        ):
             exponent = best_exponent(self.row_dtype, row)
             scaled = row / 2.0**exponent
             gap = gaps(self.row_dtype, np.abs(scaled))
@@ -67,11 +71,24 @@ class PlainNarrow:
 
     def update(self, ids: np.ndarray, values: np.ndarray, version: int) -> None:
         """Rounds updated rows up or down at random."""
-        for i, row in zip(ids, np.asarray(values, np.float64), strict=True):
+        for i, row in zip(
+            ids,
+            np.asarray(values, np.float64),
+            strict=True,
+        ):
             exponent = best_exponent(self.row_dtype, row)
             scaled = np.abs(row) / 2.0**exponent
             gap = gaps(self.row_dtype, scaled)
             share = scaled / gap - np.floor(scaled / gap)
-            goes_up = share + draws(self.seed, version, int(i), len(row)) >= 1
+            goes_up = (
+                share
+                + draws(
+                    self.seed,
+                    version,
+                    int(i),
+                    len(row),
+                )
+                >= 1
+            )
             rounded = (np.floor(scaled / gap) + goes_up) * gap
             self.rows[i] = np.sign(row) * rounded * 2.0**exponent

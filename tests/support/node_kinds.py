@@ -39,11 +39,18 @@ def of(wire, **changes):
 KINDS = {
     "Pump": (lambda x, r, m: x, (ROW,)),
     "PPT": (
-        lambda x, r, m: ag.ppt("node", amp.nn.Linear(D, 2))(x),
+        lambda x, r, m: ag.ppt(
+            "node",
+            amp.nn.Linear(D, 2),
+        )(x),
         (of(ROW, shape=(2,)),),
     ),
     "NPT": (
-        lambda x, r, m: ag.npt("node", lambda x: (x, x.sum()), outputs=2)(x),
+        lambda x, r, m: ag.npt(
+            "node",
+            lambda x: (x, x.sum()),
+            outputs=2,
+        )(x),
         (ROW, of(ROW, shape=())),
     ),
     "Concat": (
@@ -80,7 +87,11 @@ KINDS = {
     ),
     "Sink": (lambda x, r, m: ag.sink("node", x), ()),
     "Cond": (
-        lambda x, r, m: ag.cond(x, lambda s: s.t % 3, 3),
+        lambda x, r, m: ag.cond(
+            x,
+            lambda s: s.t % 3,
+            3,
+        ),
         (ROW, ROW, ROW),
     ),
     "Phi": (

@@ -24,7 +24,10 @@ ROW_WISE = {
     "adagrad": optax.adagrad(0.1),
     "rmsprop": optax.rmsprop(0.1),
     "adam": optax.adam(0.1),
-    "adamw": optax.adamw(optax.linear_schedule(0.1, 0.01, 8), weight_decay=0.1),
+    "adamw": optax.adamw(
+        optax.linear_schedule(0.1, 0.01, 8),
+        weight_decay=0.1,
+    ),
     "clipped": optax.chain(
         optax.clip_by_global_norm(0.5),
         optax.clip(0.1),
@@ -49,7 +52,13 @@ STILL = ("sgd", "adagrad", "row adagrad")
 def worst(got: Any, wanted: Any) -> float:
     """max |difference| / max |value| over the leaves of two trees of the same structure, shapes and dtypes."""
     assert jax.tree.structure(got) == jax.tree.structure(wanted)
-    pairs = list(zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True))
+    pairs = list(
+        zip(
+            jax.tree.leaves(got),
+            jax.tree.leaves(wanted),
+            strict=True,
+        )
+    )
     assert [(np.shape(a), jnp.result_type(a)) for a, _ in pairs] == [
         (np.shape(b), jnp.result_type(b)) for _, b in pairs
     ]
@@ -134,7 +143,10 @@ def _step(
     def choose(new: Any, old: Any) -> Any:
         if new.shape[:1] != params.shape[:1]:
             return new
-        kept = keep.reshape(-1, *[1] * (new.ndim - 1))
+        kept = keep.reshape(
+            -1,
+            *[1] * (new.ndim - 1),
+        )
         return jnp.where(kept, old, new)
 
     return jax.tree.map(

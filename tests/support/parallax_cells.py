@@ -167,7 +167,11 @@ def sampled_softmax_loss(hidden, rows, inputs):
     return Problem(
         tested,
         formula,
-        (inputs.normal(rows, hidden), *matrices, inputs.normal(40)),
+        (
+            inputs.normal(rows, hidden),
+            *matrices,
+            inputs.normal(40),
+        ),
     )
 
 
@@ -228,12 +232,21 @@ def _decoder(architecture):
 
         def tested(p, values, states, fed, xs):
             model = decode(p)
-            pairs = list(zip(states[::2], states[1::2], strict=True))
+            pairs = list(
+                zip(
+                    states[::2],
+                    states[1::2],
+                    strict=True,
+                )
+            )
             memory = model.attention.remember(values, present)
             attend = partial(model.attention, memory=memory)
-            return model.run(attend, (pairs, fed), xs, NOTHING), model.step(
-                attend, (pairs, fed), xs[:, 0], NOTHING
-            )[1]
+            return model.run(
+                attend,
+                (pairs, fed),
+                xs,
+                NOTHING,
+            ), model.step(attend, (pairs, fed), xs[:, 0], NOTHING)[1]
 
         def formula(p, values, states, fed, xs):
             outputs = f.decoder(p, values, present, states, fed, xs)
@@ -289,7 +302,17 @@ def translator(hidden, rows, inputs):
         )
         xs = p["target_embedding"][target]
         nothing = np.zeros((rows, hidden))
-        logits = f.decoder(p["decoder"], values, present, states, nothing, xs) @ p["output"]
+        logits = (
+            f.decoder(
+                p["decoder"],
+                values,
+                present,
+                states,
+                nothing,
+                xs,
+            )
+            @ p["output"]
+        )
         return logits, logits[:, 0]
 
     return Problem(tested, formula, (params,))
@@ -426,7 +449,10 @@ for _name in (
     case("inception_blocks.Block", "inception_blocks.BranchModule", sizes=IMAGES[:1])(_block(_name))
 
 
-@case("inception.Auxiliary", sizes=((5, 16), (16, 16)))
+@case(
+    "inception.Auxiliary",
+    sizes=((5, 16), (16, 16)),
+)
 def auxiliary_head(hidden, rows, inputs):
     """Its last BatchNorm is over images alone: of the three that `IMAGES` has, it would divide by a difference of nearly equal float32 numbers."""
     config = inception.Config(shrink=64, classes=7)

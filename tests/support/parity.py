@@ -81,5 +81,9 @@ def assert_equal(
     """Loss and gradients agree to 1e-5 of each leaf's largest entry."""
     assert float(got[0]) == pytest.approx(float(want[0]), rel=1e-5)
     for node, tree in want[1].items():
-        for a, b in zip(jax.tree.leaves(got[1][node]), jax.tree.leaves(tree), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(got[1][node]),
+            jax.tree.leaves(tree),
+            strict=True,
+        ):
             assert np.abs(np.asarray(a) - b).max() <= 1e-5 * np.abs(b).max(), node

@@ -94,7 +94,12 @@ def _flows(timed, slices):
             begun[e["id"]] = e, inside
         else:
             assert e["bp"] == "e"
-            pairs.append((begun.pop(e["id"]), (e, inside)))
+            pairs.append(
+                (
+                    begun.pop(e["id"]),
+                    (e, inside),
+                )
+            )
     assert not begun
     return pairs
 

@@ -92,9 +92,24 @@ PARTS = {
         h,
         e["xs"],
     )[0],
-    "sum": lambda p, e, h, key, other: h + amp.sum(amp.map(lambda x: layer(p[key], x), e["xs"])),
+    "sum": lambda p, e, h, key, other: (
+        h
+        + amp.sum(
+            amp.map(
+                lambda x: layer(p[key], x),
+                e["xs"],
+            )
+        )
+    ),
     "mean": lambda p, e, h, key, other: (
-        h + amp.sum(amp.map(lambda x: layer(p[key], x), e["xs"])) / (1.0 + amp.length(e["xs"]))
+        h
+        + amp.sum(
+            amp.map(
+                lambda x: layer(p[key], x),
+                e["xs"],
+            )
+        )
+        / (1.0 + amp.length(e["xs"]))
     ),
 }
 
@@ -155,12 +170,18 @@ TRANSFORMS = {
     "adabelief": optax.adabelief(0.05, eps=1e-3),
     "rmsprop": optax.rmsprop(0.05, eps=1e-3),
     "lamb": optax.lamb(0.05, eps=1e-3, weight_decay=0.1),
-    "adaptive clipping": optax.chain(optax.adaptive_grad_clip(0.1), optax.sgd(0.1)),
+    "adaptive clipping": optax.chain(
+        optax.adaptive_grad_clip(0.1),
+        optax.sgd(0.1),
+    ),
     "clipping by value": optax.chain(
         optax.clip(0.1),
         optax.sgd(0.1, momentum=0.5),
     ),
-    "global norm": optax.chain(optax.clip_by_global_norm(0.3), optax.sgd(0.1)),
+    "global norm": optax.chain(
+        optax.clip_by_global_norm(0.3),
+        optax.sgd(0.1),
+    ),
     "global norm and adamw": optax.chain(
         optax.clip_by_global_norm(0.3), optax.adamw(0.05, eps=1e-3)
     ),
@@ -192,7 +213,10 @@ TRANSFORMS = {
         optax.sgd(0.1),
         optax.contrib.reduce_on_plateau(patience=0, cooldown=0, factor=0.5),
     ),
-    "average of gradients": optax.chain(optax.ema(0.5), optax.sgd(0.1)),
+    "average of gradients": optax.chain(
+        optax.ema(0.5),
+        optax.sgd(0.1),
+    ),
     "centralized": optax.chain(optax.centralize(), optax.sgd(0.1)),
 }
 WANT_LOSS = ("plateaus",)

@@ -52,5 +52,9 @@ def accumulated(
 
 
 def assert_close(found: Any, wanted: Any) -> None:
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+    for one, other in zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(wanted),
+        strict=True,
+    ):
         assert np.abs(one - other).max() <= 1e-5 * np.abs(other).max()

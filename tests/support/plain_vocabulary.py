@@ -101,7 +101,10 @@ class PlainVocabulary:
         if self.evict == "age":
             victim = others[0]
         else:
-            victim = min(others, key=lambda i: self.rank(self.known[i]))
+            victim = min(
+                others,
+                key=lambda i: self.rank(self.known[i]),
+            )
         evicted.append((self.take_row(victim), victim))
         return self.free.pop()
 

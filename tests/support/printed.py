@@ -100,7 +100,10 @@ def fori_loop(p: Any, s: Any) -> Any:
 
 def scan(p: Any, s: Any) -> Any:
     last, each = amp.scan(
-        lambda h, x: (_first(p, h + x), _second(p, h)),
+        lambda h, x: (
+            _first(p, h + x),
+            _second(p, h),
+        ),
         s["x"],
         s["xs"],
     )

@@ -284,7 +284,11 @@ class Grower:
         """An integer, and what it chooses from. A constant chooses while the model is traced: what follows from parameters alone, or from nothing, would stay so."""
         index = self.integer(scope)
         is_constant = index in (("int", 2), ("half", ("int", 2)))
-        return index, *self.branches(scope.deeper(), n, [self.vector] if is_constant else None)
+        return index, *self.branches(
+            scope.deeper(),
+            n,
+            [self.vector] if is_constant else None,
+        )
 
     def _cond(self, scope):
         return ("cond", *self.choice(scope, 2))
@@ -292,7 +296,10 @@ class Grower:
     def _switch(self, scope):
         return (
             "switch",
-            *self.choice(scope, self.draw(st.integers(1, 3))),
+            *self.choice(
+                scope,
+                self.draw(st.integers(1, 3)),
+            ),
         )
 
     def _cond_read(self, scope):
@@ -375,7 +382,12 @@ class Grower:
 
     def _let(self, scope):
         name = self.fresh()
-        kind = self.pick([VECTOR, ("sequence", self.dimension(scope), VECTOR)])
+        kind = self.pick(
+            [
+                VECTOR,
+                ("sequence", self.dimension(scope), VECTOR),
+            ]
+        )
         value = self.expression(kind, scope.deeper())
         return (
             "let",
@@ -607,7 +619,13 @@ class Grower:
         if way == "cond":
             branches = []
             for _ in range(2):
-                branches.append(("fn", (), self.sequence(dimension, kind, scope.deeper())))
+                branches.append(
+                    (
+                        "fn",
+                        (),
+                        self.sequence(dimension, kind, scope.deeper()),
+                    )
+                )
             return ("cond", self.integer(scope), *branches)
         if way == "recurse":
             name = self.fresh()

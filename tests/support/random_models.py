@@ -115,7 +115,10 @@ def instance(seed, shape, dtype="float32"):
         "words": ints(w),
         "order": np.arange(w, dtype=np.int32),
         "x": rng.normal(size=(w, D)).astype(dtype),
-        "chars": amp.Ragged(ints(int(sizes.sum())), sizes),
+        "chars": amp.Ragged(
+            ints(int(sizes.sum())),
+            sizes,
+        ),
         "more": rng.normal(size=(u, D)).astype(dtype),
         "wide": _tree(rng, wide, False),
         "binary": _tree(rng, binary, True),
@@ -323,7 +326,10 @@ def _experts(p, env, values, *branches):
     functions = [function(each, p, env) for each in branches]
     for value in values:
         test = _decision(evaluate(value, p, env))
-        total = total * 0.5 + amp.switch(amp.read(test.astype(jnp.int32)), functions)
+        total = total * 0.5 + amp.switch(
+            amp.read(test.astype(jnp.int32)),
+            functions,
+        )
     return total
 
 

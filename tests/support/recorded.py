@@ -32,7 +32,13 @@ class ControlLoop:
 
     def begin(self):
         purpose = "train" if self._side._train else "both"
-        self._journal.begins(Pass(self._side._data, np.arange(self._n), purpose))
+        self._journal.begins(
+            Pass(
+                self._side._data,
+                np.arange(self._n),
+                purpose,
+            )
+        )
         self.settle()
 
     def issue(self, worker):

@@ -47,7 +47,10 @@ def net(replicas=1, hidden=4):
         )
         h = ag.npt("tanh", jnp.tanh)(ag.replicate(layer, replicas)(x))
         ag.loss("xent", graphs.xent)(
-            ag.ppt("linear", amp.nn.Linear(hidden, 3))(h),
+            ag.ppt(
+                "linear",
+                amp.nn.Linear(hidden, 3),
+            )(h),
             label,
         )
     return g
@@ -147,7 +150,10 @@ def state(one):
     return {
         "params": one.params,
         "gradients": one.gradients,
-        "optimizers": jax.tree.map(np.asarray, session.executor.store.opt_state),
+        "optimizers": jax.tree.map(
+            np.asarray,
+            session.executor.store.opt_state,
+        ),
         "updates": session.scheduler.updates.state(),
         "rng": session.position.rng.bit_generator.state,
         "virtual_ns": session.position.virtual_ns,

@@ -15,7 +15,12 @@ def random_groups(rng, n_rows):
         int(rng.integers(0, 7)),
     )
     places = np.full(shape[0] * shape[1], -1)
-    n = int(rng.integers(0, min(n_rows, len(places)) + 1))
+    n = int(
+        rng.integers(
+            0,
+            min(n_rows, len(places)) + 1,
+        )
+    )
     at = rng.permutation(len(places))[:n]
     places[at] = rng.permutation(n_rows)[:n]
     return places.reshape(shape)

@@ -25,7 +25,10 @@ def trees(mode="async", n=12):
     """The Tree-LSTM on synthetic trees and two workers: its graph and a trace."""
     found, _ = sst.synthetic(n, 2)
     return traced(
-        tree_lstm(len(found.vocabulary), Cells("tai", 8, 8, 0.5)),
+        tree_lstm(
+            len(found.vocabulary),
+            Cells("tai", 8, 8, 0.5),
+        ),
         sst.TreeInstances(found),
         mode=mode,
     )

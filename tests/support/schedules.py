@@ -29,7 +29,11 @@ class Scheduled:
         self._data = data
         self._train = train
         self._purpose = "train" if train else "both"
-        for start in range(0, len(data) if wave else 0, wave or 1):
+        for start in range(
+            0,
+            len(data) if wave else 0,
+            wave or 1,
+        ):
             ids = np.arange(start, min(start + wave, len(data)))
             self.scheduler.admission.foresee(
                 ids,

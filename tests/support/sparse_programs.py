@@ -35,7 +35,10 @@ DEEP = jax.random.normal(
 PARAMS = {"T": T, "W": W}
 F = 3
 STACK = {
-    "T": jax.random.normal(_keys[5], (F, V, D)),
+    "T": jax.random.normal(
+        _keys[5],
+        (F, V, D),
+    ),
     "W": W,
 }
 COLUMNS = {
@@ -85,7 +88,16 @@ def dense(
     leaf: str = "T",
 ):
     def add(loss: Callable) -> Callable:
-        DENSE.append(Program(name, loss, params, batch, (), {leaf: reason}))
+        DENSE.append(
+            Program(
+                name,
+                loss,
+                params,
+                batch,
+                (),
+                {leaf: reason},
+            )
+        )
         return loss
 
     return add
@@ -236,7 +248,11 @@ def _(p, ids):
     return end(p, p["T"][ids])
 
 
-@sparse("a table with one axis", params={"bias": BIAS, "W": W}, leaves=("bias",))
+@sparse(
+    "a table with one axis",
+    params={"bias": BIAS, "W": W},
+    leaves=("bias",),
+)
 def _(p, ids):
     return jnp.sum(jnp.sin(p["bias"][ids])) + jnp.sum(p["W"])
 
@@ -328,7 +344,11 @@ def _(p, ids):
     )
 
 
-@sparse("the same jit on two tables", {"T": T, "U": U, "W": W}, leaves=("T", "U"))
+@sparse(
+    "the same jit on two tables",
+    {"T": T, "U": U, "W": W},
+    leaves=("T", "U"),
+)
 def _(p, ids):
     read = jax.jit(lambda table, i: table[i])
     return end(
@@ -339,7 +359,12 @@ def _(p, ids):
 
 @sparse("a use of the table that nobody needs")
 def _(p, ids):
-    norms = jax.jit(lambda table: (table[ids], jnp.sum(table**2)))
+    norms = jax.jit(
+        lambda table: (
+            table[ids],
+            jnp.sum(table**2),
+        )
+    )
     rows, _ = norms(p["T"])
     _ = rows @ p["T"].T
     return end(p, rows)
@@ -402,7 +427,10 @@ def _(p, ids):
 def _(p, ids):
     policy = jax.checkpoint_policies.dots_saveable
     return jax.checkpoint(
-        lambda p: end(p, jnp.sin(p["T"][ids])),
+        lambda p: end(
+            p,
+            jnp.sin(p["T"][ids]),
+        ),
         policy=policy,
     )(p)
 
@@ -563,7 +591,17 @@ def _(p, ids):
     ]
     return end(
         p,
-        jax.vmap(jax.vmap(lambda i: jax.lax.switch(i % 3, branches, p["T"], p["U"], i)))(ids),
+        jax.vmap(
+            jax.vmap(
+                lambda i: jax.lax.switch(
+                    i % 3,
+                    branches,
+                    p["T"],
+                    p["U"],
+                    i,
+                )
+            )
+        )(ids),
     )
 
 
@@ -581,7 +619,10 @@ def _(p, ids):
 
     return end(
         p,
-        jax.vmap(one)(ids, p["W"][0, :2]),
+        jax.vmap(one)(
+            ids,
+            p["W"][0, :2],
+        ),
     )
 
 
@@ -659,7 +700,11 @@ def _(p, ids):
 # ---- where ids come from ---------------------------------------------------------------------------------------------
 
 
-@sparse("two tables", {"T": T, "U": U, "W": W}, leaves=("T", "U"))
+@sparse(
+    "two tables",
+    {"T": T, "U": U, "W": W},
+    leaves=("T", "U"),
+)
 def _(p, ids):
     return end(
         p,
@@ -678,7 +723,10 @@ def _(p, batch):
     return end(p, rows * batch["mask"][..., None])
 
 
-@sparse("ids computed in the step", batch={"x": jnp.linspace(-1, 1, 6)})
+@sparse(
+    "ids computed in the step",
+    batch={"x": jnp.linspace(-1, 1, 6)},
+)
 def _(p, batch):
     return end(
         p,
@@ -688,7 +736,11 @@ def _(p, batch):
 
 @sparse(
     "ids from an integer parameter",
-    {"T": T, "W": W, "vocabulary": jnp.arange(V // 2) * 2},
+    {
+        "T": T,
+        "W": W,
+        "vocabulary": jnp.arange(V // 2) * 2,
+    },
     vocabulary="no gradient",
 )
 def _(p, ids):
@@ -700,7 +752,13 @@ def _(p, ids):
 
 @sparse("constant ids")
 def _(p, ids):
-    return end(p, p["T"][np.array([1, 1, 60])]) + ids.sum()
+    return (
+        end(
+            p,
+            p["T"][np.array([1, 1, 60])],
+        )
+        + ids.sum()
+    )
 
 
 @sparse("ids from the rows' own count", batch=FLAT)
@@ -718,7 +776,14 @@ def sampled_softmax(p, ids, key):
     true = jnp.sum(h * p["U"][labels], -1) + p["bias"][labels]
     others = h @ p["U"][samples].T + p["bias"][samples]
     return jnp.mean(
-        jax.nn.logsumexp(jnp.concatenate([true[:, None], others], 1), axis=1) - true
+        jax.nn.logsumexp(
+            jnp.concatenate(
+                [true[:, None], others],
+                1,
+            ),
+            axis=1,
+        )
+        - true
     ), samples
 
 
@@ -747,7 +812,10 @@ def _(p, ids):
     )
 
 
-@sparse("ids as floats", batch={"x": jnp.array([3.2, 5.7, 90.1])})
+@sparse(
+    "ids as floats",
+    batch={"x": jnp.array([3.2, 5.7, 90.1])},
+)
 def _(p, batch):
     return end(
         p,
@@ -755,7 +823,13 @@ def _(p, batch):
     )
 
 
-@sparse("ids beyond every signed number", batch=jnp.array([3, 2**32 - 1, 96], jnp.uint32))
+@sparse(
+    "ids beyond every signed number",
+    batch=jnp.array(
+        [3, 2**32 - 1, 96],
+        jnp.uint32,
+    ),
+)
 def _(p, ids):
     return jnp.nansum(jnp.take(p["T"], ids, axis=0) ** 2)
 
@@ -809,7 +883,13 @@ def _(p, ids):
 _linen = flax.linen.Embed(V, D)
 
 
-@sparse("linen Embed", {"T": _linen.init(jax.random.key(0), FLAT), "W": W})
+@sparse(
+    "linen Embed",
+    {
+        "T": _linen.init(jax.random.key(0), FLAT),
+        "W": W,
+    },
+)
 def _(p, ids):
     return end(p, _linen.apply(p["T"], ids))
 
@@ -858,9 +938,15 @@ def _(p, ids):
 
 @sparse("a stack under vmap, other reads", STACK)
 def _(p, ids):
-    taken = jax.vmap(lambda t, i: jnp.take(t, i + 50, axis=0, mode="fill", fill_value=0.5))(
-        p["T"], ids.T
-    )
+    taken = jax.vmap(
+        lambda t, i: jnp.take(
+            t,
+            i + 50,
+            axis=0,
+            mode="fill",
+            fill_value=0.5,
+        )
+    )(p["T"], ids.T)
     single = jax.vmap(lambda t, i: jax.lax.dynamic_index_in_dim(t, i, 0, False))(
         p["T"],
         ids[1],
@@ -889,7 +975,13 @@ def _(p, ids):
     return end(p, jnp.concatenate(each)) + end(p, first[0, ids] * second[1, ids])
 
 
-@sparse("a stack of many tables, one by one", {"T": jnp.tile(STACK["T"], (3, 1, 1)), "W": W})
+@sparse(
+    "a stack of many tables, one by one",
+    {
+        "T": jnp.tile(STACK["T"], (3, 1, 1)),
+        "W": W,
+    },
+)
 def _(p, ids):
     return end(
         p,
@@ -916,7 +1008,16 @@ def _(p, ids):
     )
 
 
-@sparse("a stack of stacks", {"T": jax.random.normal(_keys[7], (2, 2, V, D)), "W": W})
+@sparse(
+    "a stack of stacks",
+    {
+        "T": jax.random.normal(
+            _keys[7],
+            (2, 2, V, D),
+        ),
+        "W": W,
+    },
+)
 def _(p, ids):
     return end(
         p,
@@ -924,7 +1025,10 @@ def _(p, ids):
     )
 
 
-@sparse("a stack of numbers", {"T": STACK["T"][..., 0], "W": W})
+@sparse(
+    "a stack of numbers",
+    {"T": STACK["T"][..., 0], "W": W},
+)
 def _(p, ids):
     return jnp.sum(jnp.sin(p["T"][jnp.arange(F), ids])) + jnp.sum(p["W"])
 
@@ -947,9 +1051,14 @@ def _(p, ids):
 
 @sparse("columns", COLUMNS)
 def _(p, ids):
-    return end(p, jnp.moveaxis(p["T"][:, ids], 0, -1)) + jnp.nansum(
-        jnp.take(p["T"], ids + 50, axis=1)
-    )
+    return end(
+        p,
+        jnp.moveaxis(
+            p["T"][:, ids],
+            0,
+            -1,
+        ),
+    ) + jnp.nansum(jnp.take(p["T"], ids + 50, axis=1))
 
 
 @sparse("one column, and some entries of all", COLUMNS)
@@ -957,7 +1066,13 @@ def _(p, ids):
     return jnp.sum(jnp.tanh(p["T"][1:3][:, ids])) + jnp.sum(p["T"][:, ids[0, 0]] ** 2)
 
 
-@sparse("columns of a stack", {"T": STACK["T"].transpose(0, 2, 1), "W": W})
+@sparse(
+    "columns of a stack",
+    {
+        "T": STACK["T"].transpose(0, 2, 1),
+        "W": W,
+    },
+)
 def _(p, ids):
     return end(
         p,
@@ -987,7 +1102,15 @@ def _(p, ids):
 @sparse("tables in one, outside of it", BOTH, leaves=("T", "U"))
 def _(p, ids):
     both = jnp.concatenate([p["T"], p["U"]])
-    return end(p, both[3 * ids - 50]) + end(p, jnp.take(both, 3 * ids - 50, axis=0, mode="clip"))
+    return end(p, both[3 * ids - 50]) + end(
+        p,
+        jnp.take(
+            both,
+            3 * ids - 50,
+            axis=0,
+            mode="clip",
+        ),
+    )
 
 
 @sparse("tables in a stack", BOTH, leaves=("T", "U"))
@@ -1024,7 +1147,11 @@ def _(p, ids):
     )
 
 
-@sparse("columns of two tables in one", COLUMNS | {"U": COLUMNS["T"] + 1}, leaves=("T", "U"))
+@sparse(
+    "columns of two tables in one",
+    COLUMNS | {"U": COLUMNS["T"] + 1},
+    leaves=("T", "U"),
+)
 def _(p, ids):
     return end(
         p,
@@ -1065,7 +1192,13 @@ def _(p, ids):
     )
 
 
-@sparse("rows that are written twice", batch={"ids": IDS, "pads": jnp.array([5, -2, 300])})
+@sparse(
+    "rows that are written twice",
+    batch={
+        "ids": IDS,
+        "pads": jnp.array([5, -2, 300]),
+    },
+)
 def _(p, batch):
     table = p["T"].at[batch["pads"]].set(0.5).at[4:6].set(p["W"][:2])
     return end(p, table[batch["ids"]])
@@ -1099,7 +1232,12 @@ def _(p, ids):
 
 @sparse("a padding row in all control flow", BOTH, leaves=("T", "U"))
 def _(p, ids):
-    table = jnp.concatenate([p["T"].at[5].set(p["W"][0]), p["U"]])
+    table = jnp.concatenate(
+        [
+            p["T"].at[5].set(p["W"][0]),
+            p["U"],
+        ]
+    )
 
     def step(h, i):
         row = jax.lax.cond(
@@ -1172,7 +1310,11 @@ def _(p, ids):
     )
 
 
-@dense("two tables that change places", "carries the table along", {"T": T, "U": U, "W": W})
+@dense(
+    "two tables that change places",
+    "carries the table along",
+    {"T": T, "U": U, "W": W},
+)
 def _(p, ids):
     def step(carry, i):
         first, second, h = carry
@@ -1251,7 +1393,11 @@ def _(p, ids):
 def _(p, ids):
     return end(
         p,
-        jax.lax.dynamic_slice_in_dim(p["T"], ids[1, 0], 3),
+        jax.lax.dynamic_slice_in_dim(
+            p["T"],
+            ids[1, 0],
+            3,
+        ),
     )
 
 
@@ -1262,7 +1408,11 @@ def _(p, ids):
 
 @dense("a scan over its rows", "runs over the table's rows")
 def _(p, ids):
-    return jax.lax.scan(lambda h, row: (jnp.tanh(h + row).sum(), None), 0.0, p["T"])[0]
+    return jax.lax.scan(
+        lambda h, row: (jnp.tanh(h + row).sum(), None),
+        0.0,
+        p["T"],
+    )[0]
 
 
 @dense("a scan that changes it", "carries the table along")
@@ -1372,12 +1522,20 @@ def _(p, ids):
     )
 
 
-@dense("too few rows", "7 rows, fewer than 8", {"T": T[:7], "W": W})
+@dense(
+    "too few rows",
+    "7 rows, fewer than 8",
+    {"T": T[:7], "W": W},
+)
 def _(p, ids):
     return end(p, p["T"][ids % 7])
 
 
-@dense("an integer table", "int32 has no gradient", {"T": jnp.arange(V), "W": W})
+@dense(
+    "an integer table",
+    "int32 has no gradient",
+    {"T": jnp.arange(V), "W": W},
+)
 def _(p, ids):
     return end(
         p,
@@ -1385,7 +1543,11 @@ def _(p, ids):
     )
 
 
-@dense("a scalar", "a scalar has no rows", {"T": jnp.float32(2.0), "W": W})
+@dense(
+    "a scalar",
+    "a scalar has no rows",
+    {"T": jnp.float32(2.0), "W": W},
+)
 def _(p, ids):
     return end(p, p["T"] * jnp.ones(D))
 

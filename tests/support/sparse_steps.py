@@ -93,7 +93,11 @@ def assert_equal(got: Any, want: Any, name: str = "") -> None:
     """Same structure, and max |difference| / max |wanted| at most 1e-5 for each leaf; NaN where NaN is wanted."""
     assert jax.tree.structure(got) == jax.tree.structure(want), name
     leaves = jax.tree_util.tree_flatten_with_path(want)[0]
-    for (path, w), g in zip(leaves, jax.tree.leaves(got), strict=True):
+    for (path, w), g in zip(
+        leaves,
+        jax.tree.leaves(got),
+        strict=True,
+    ):
         w = np.asarray(w, np.float64)
         g = np.asarray(g, np.float64)
         scale = np.max(
@@ -117,7 +121,10 @@ def arrays_with(size: int, jaxpr: Any) -> list[str]:
         if any(size in getattr(v.aval, "shape", ()) for v in [*eqn.invars, *eqn.outvars]):
             found.append(str(eqn.primitive))
     for eqn in body.eqns:
-        for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr):
+        for value in jax.tree.leaves(
+            list(eqn.params.values()),
+            is_leaf=_is_jaxpr,
+        ):
             if _is_jaxpr(value):
                 found += arrays_with(size, value)
     return found

@@ -60,7 +60,12 @@ def with_table(
 ):
     """The graph, and its table."""
     table = Table(VALUES, tx, **settings)
-    return build(amp.nn.TableEmbed(table), copies, weights=weights, gradient=gradient), table
+    return build(
+        amp.nn.TableEmbed(table),
+        copies,
+        weights=weights,
+        gradient=gradient,
+    ), table
 
 
 def data(n, seed=0, length=None):

@@ -35,7 +35,14 @@ class Told(Trial):
             {},
             figures or Figures(100.0, 0.0, 1.0),
         )
-        super().__init__(choice, None, [0], [0], GOAL, 1)  # type: ignore[arg-type]
+        super().__init__(
+            choice,
+            None,
+            [0],
+            [0],
+            GOAL,
+            1,
+        )  # type: ignore[arg-type]
         self.values.append(0.0)
         self.clock = clock
         self.rate = rate
@@ -48,7 +55,12 @@ class Told(Trial):
             raise OutOfTime
         self.seconds.append(self.seconds[-1] + self.piece_s)
         self.examples.append(self.examples[-1] + 100 * self.piece_s)
-        self.values.append(min(self.top, self.rate * self.seconds[-1]))
+        self.values.append(
+            min(
+                self.top,
+                self.rate * self.seconds[-1],
+            )
+        )
         self.staleness.append(0.0)
 
 

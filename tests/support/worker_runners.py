@@ -66,7 +66,12 @@ def make(
 def here(**options):
     first, second = jax.local_devices()[:2]
     return make(
-        Resources((Machine("a", (first,)), Machine("b", (second,)))),
+        Resources(
+            (
+                Machine("a", (first,)),
+                Machine("b", (second,)),
+            )
+        ),
         **options,
     )
 

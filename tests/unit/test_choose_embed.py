@@ -58,7 +58,13 @@ def test_settings_reach_the_table():
 def test_incomplete_updates_do_not_count():
     """The last piece has two ids only."""
     assert (
-        amp.nn.choose_embed(models.VALUES, optax.sgd(0.1), IDS[:8], ids_per_update=6).alpha == 0.5
+        amp.nn.choose_embed(
+            models.VALUES,
+            optax.sgd(0.1),
+            IDS[:8],
+            ids_per_update=6,
+        ).alpha
+        == 0.5
     )
 
 
@@ -94,7 +100,11 @@ def test_what_does_not_fit(ids, options, expected):
         )
 
 
-@pytest.mark.parametrize("values", [[[1.0]], np.float32(1.0)], ids=["lists", "a number"])
+@pytest.mark.parametrize(
+    "values",
+    [[[1.0]], np.float32(1.0)],
+    ids=["lists", "a number"],
+)
 def test_values_are_an_array(values):
     with pytest.raises(
         SettingsError, match=r"`values`: expected an array \[n_rows, \*row\], got (list|float32)\."

@@ -64,7 +64,8 @@ def close(ours, theirs):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    ("name", "run_option"), [("sgd", "hybrid"), ("adam", "hybrid"), ("adagrad", "ps")]
+    ("name", "run_option"),
+    [("sgd", "hybrid"), ("adam", "hybrid"), ("adagrad", "ps")],
 )
 def test_replicas_train_complex_variables_as_optax_does(name, run_option):
     machines = Resources(
@@ -80,7 +81,10 @@ def test_replicas_train_complex_variables_as_optax_does(name, run_option):
         trained(OPTIMIZERS[name], loss, IDS, 1),
         IDS,
     )
-    assert norms["T"] == pytest.approx(float(np.linalg.norm(grads["T"])), rel=1e-5)
+    assert norms["T"] == pytest.approx(
+        float(np.linalg.norm(grads["T"])),
+        rel=1e-5,
+    )
     table = next(v for v in runner.explain(compiled=False).variables if v.path == "T")
     assert table.sparse and "tables hold no rows of complex64" in table.choice
 
@@ -135,8 +139,20 @@ def test_a_difference_of_imaginary_parts_is_seen():
         np.array([0]),
         {},
     )
-    assert outputs_apart(got, [({"instance": 0}, np.array([1 + 0j]))]) == 1.0
-    assert outputs_apart(got, [({"instance": 0}, np.array([1 + 1j]))]) == 0.0
+    assert (
+        outputs_apart(
+            got,
+            [({"instance": 0}, np.array([1 + 0j]))],
+        )
+        == 1.0
+    )
+    assert (
+        outputs_apart(
+            got,
+            [({"instance": 0}, np.array([1 + 1j]))],
+        )
+        == 0.0
+    )
 
 
 def test_what_can_not_be_complex():

@@ -202,7 +202,10 @@ def test_a_loop_that_may_never_end_is_told_while_it_goes_on(monkeypatch):
 
 def long_loop(p, s):
     h, _ = amp.scan(
-        lambda h, x: (jnp.tanh(h * p["w"] + x), None),
+        lambda h, x: (
+            jnp.tanh(h * p["w"] + x),
+            None,
+        ),
         jnp.ones(()),
         s["x"],
     )
@@ -210,7 +213,12 @@ def long_loop(p, s):
 
 
 def long_map(p, s):
-    return amp.sum(amp.map(lambda x: x * p["w"], s["x"]))
+    return amp.sum(
+        amp.map(
+            lambda x: x * p["w"],
+            s["x"],
+        )
+    )
 
 
 def loop_that_reads(p, s):

@@ -274,4 +274,11 @@ def test_members_are_counted():
 
 
 def test_circles_are_found():
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
+    assert circles(
+        {
+            "a": {"b"},
+            "b": {"c"},
+            "c": {"b"},
+            "d": set(),
+        }
+    ) == ["b", "c"]

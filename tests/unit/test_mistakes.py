@@ -77,7 +77,12 @@ def compiled():
 
 
 def at(t):
-    return {"x": ag.messages(np.ones(1, np.float32), t=t)}
+    return {
+        "x": ag.messages(
+            np.ones(1, np.float32),
+            t=t,
+        )
+    }
 
 
 def late(wrong):
@@ -224,12 +229,20 @@ MISTAKES = {
         "training data: expected a data set, or a sequence of examples, got generator. " + ROWS,
     ),
     "examples of a controller loop from a generator": (
-        lambda: fit((example for example in [GOOD]), controller=lambda example: iter([example])),
+        lambda: fit(
+            (example for example in [GOOD]),
+            controller=lambda example: iter([example]),
+        ),
         SettingsError,
         "training data: expected a data set, or a sequence of examples, got generator. " + ROWS,
     ),
     "data in columns": (
-        lambda: fit({"x": np.ones(3, np.float32), "label": np.ones(3, np.float32)}),
+        lambda: fit(
+            {
+                "x": np.ones(3, np.float32),
+                "label": np.ones(3, np.float32),
+            }
+        ),
         SettingsError,
         "training data: expected a data set, or a sequence of examples, got dict. " + ROWS,
     ),
@@ -306,7 +319,10 @@ MISTAKES = {
         "verify, `graph`: expected an `amp.graphs.Graph`, got Compiled. Pass its `.graph`.",
     ),
     "plain instances for a compiled graph": (
-        lambda: amp.Trainer(compiled().graph, optax.sgd(0.1)).fit([{"x": np.float32(1)}]),
+        lambda: amp.Trainer(
+            compiled().graph,
+            optax.sgd(0.1),
+        ).fit([{"x": np.float32(1)}]),
         SettingsError,
         "training data: expected what `compiled.data(instances)` gives, as the graph was compiled from a model, got a list of instances as the model takes them. "
         "Pass them through `compiled.data`.",
@@ -338,7 +354,12 @@ MISTAKES = {
         "pump `x`: expected messages with the state fields [], got ['t']. Pump each declared field, and no other.",
     ),
     "fields that differ between instances": (
-        lambda: trainer(pump_graph(fields=("t",))).predict([at(0), {"x": np.float32(0)}]),
+        lambda: trainer(pump_graph(fields=("t",))).predict(
+            [
+                at(0),
+                {"x": np.float32(0)},
+            ]
+        ),
         MessageError,
         "pump `x`: expected the same state fields in every instance (['t']), got []. Give every message the same fields.",
     ),
@@ -354,7 +375,14 @@ MISTAKES = {
     ),
     "sizes that do not add up": (
         lambda: trainer(pump_graph(ragged=True)).predict(
-            [{"x": ag.messages(np.zeros(3, np.float32), sizes=[1, 1])}]
+            [
+                {
+                    "x": ag.messages(
+                        np.zeros(3, np.float32),
+                        sizes=[1, 1],
+                    )
+                }
+            ]
         ),
         MessageError,
         "pump `x`, instance 0: expected 2 payload rows, as the sizes say, got 3. Give `sizes` one number of rows for each message; their sum is the payload's length.",
@@ -366,7 +394,12 @@ MISTAKES = {
         "Give payloads of the pump's shape.",
     ),
     "payloads of different shapes": (
-        lambda: trainer(pump_graph(shape=(4,))).predict([{"x": np.zeros(4)}, {"x": np.zeros(5)}]),
+        lambda: trainer(pump_graph(shape=(4,))).predict(
+            [
+                {"x": np.zeros(4)},
+                {"x": np.zeros(5)},
+            ]
+        ),
         MessageError,
         "pump `x`, instance 1: expected rows of shape (4,), as in other instances, got (5,). Give all instances rows of the pump's shape.",
     ),
@@ -377,13 +410,24 @@ MISTAKES = {
     ),
     "a data set's ragged messages without sizes": (
         lambda: trainer(pump_graph(ragged=True)).predict(
-            Columns({"x": ag.Messages(np.zeros(2, np.float32), np.zeros(1, int))})
+            Columns(
+                {
+                    "x": ag.Messages(
+                        np.zeros(2, np.float32),
+                        np.zeros(1, int),
+                    )
+                }
+            )
         ),
         MessageError,
         "pump `x`: expected sizes, the rows of each message of a ragged pump, got none. Give `Messages.sizes`.",
     ),
     "a topology that points outside": (
-        lambda: ag.Topology(([0],), ([3],), 2),
+        lambda: ag.Topology(
+            ([0],),
+            ([3],),
+            2,
+        ),
         DataError,
         "Topology.scatter: expected row numbers below n_rows = 2, got 3. Give n_rows the number of rows that collect should make.",
     ),
@@ -404,7 +448,14 @@ MISTAKES = {
         lambda: fit(
             [
                 *graphs.rnn_data([2]),
-                {**graphs.rnn_instance(3), "h0": ag.messages(np.zeros((1, 4)), t=1, length=3)},
+                {
+                    **graphs.rnn_instance(3),
+                    "h0": ag.messages(
+                        np.zeros((1, 4)),
+                        t=1,
+                        length=3,
+                    ),
+                },
             ],
             graphs.rnn(),
             max_active_keys=1,
@@ -417,7 +468,15 @@ MISTAKES = {
     ),
     "a group that is never full": (
         lambda: fit(
-            [{**graphs.grouping_instance(2), "size": ag.messages(np.zeros(1, np.float32), n=3)}],
+            [
+                {
+                    **graphs.grouping_instance(2),
+                    "size": ag.messages(
+                        np.zeros(1, np.float32),
+                        n=3,
+                    ),
+                }
+            ],
             graphs.grouping(),
         ),
         DeadlockError,
@@ -426,26 +485,37 @@ MISTAKES = {
         "Pump what the nodes wait for, or mend the conditions that route it.",
     ),
     "a condition that fails": (
-        lambda: fit([at(99)], stateful(late(lambda s: s.u))),
+        lambda: fit(
+            [at(99)],
+            stateful(late(lambda s: s.u)),
+        ),
         MessageError,
         "node `way`, condition: expected a state function that works for every state, got AttributeError: no state field `u`; "
         "there are ('instance', 't'), for State(instance=0, t=99). Let the function give a result for this state: it is called for all states that reach the node.",
     ),
     "a condition outside its outputs": (
-        lambda: fit([at(99)], stateful(late(lambda s: s.t))),
+        lambda: fit(
+            [at(99)],
+            stateful(late(lambda s: s.t)),
+        ),
         MessageError,
         "node `way`, condition: expected an output's number in [0, 2), got 99 for State(instance=0, t=99). "
         "Mend the condition, or give the cond more outputs.",
     ),
     "an instance that is too large for the memory": (
-        lambda: fit(graphs.rnn_data([9]), graphs.rnn(), memory_limit=1),
+        lambda: fit(
+            graphs.rnn_data([9]),
+            graphs.rnn(),
+            memory_limit=1,
+        ),
         LimitError,
         "instance 0: expected at most 1 rows of shape (4,) float32, which the memory limit allows, got 10 rows. "
         "Raise `memory_limit`, or split the instance.",
     ),
     "a molecule without its topology": (
         lambda: fit(
-            [{"atoms": np.zeros((2, 2), np.float32), "label": np.float32(0)}], graphs.molecule()
+            [{"atoms": np.zeros((2, 2), np.float32), "label": np.float32(0)}],
+            graphs.molecule(),
         ),
         MessageError,
         "node `out`: expected a topology on pump `maps` before the message, got none for this instance. "
@@ -469,12 +539,26 @@ MISTAKES = {
         "Start from `trainer.params` and change values.",
     ),
     "parameters of another shape": (
-        with_params({"linear": {**PARAMS, "w": np.zeros((3, 4))}}),
+        with_params(
+            {
+                "linear": {
+                    **PARAMS,
+                    "w": np.zeros((3, 4)),
+                }
+            }
+        ),
         ParameterError,
         "parameters of `linear`, leaf ['w']: expected shape (4, 3), got (3, 4). Give arrays of the node's shapes.",
     ),
     "parameters that are not finite": (
-        with_params({"linear": {**PARAMS, "b": np.full(3, np.inf)}}),
+        with_params(
+            {
+                "linear": {
+                    **PARAMS,
+                    "b": np.full(3, np.inf),
+                }
+            }
+        ),
         ParameterError,
         "parameters of `linear`, leaf ['b']: expected finite values, got NaN or infinity. Check where these parameters come from.",
     ),
@@ -486,7 +570,11 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("make", "kind", "text"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize(
+    ("make", "kind", "text"),
+    MISTAKES.values(),
+    ids=MISTAKES,
+)
 def test_mistakes(make, kind, text):
     with pytest.raises(kind) as caught:
         make()

@@ -134,7 +134,12 @@ class Grower:
           **options: As for `amp.graphs.ppt`.
         """
         alike = self._alike.setdefault(
-            str(jax.eval_shape(layer.init, jax.random.key(0))),
+            str(
+                jax.eval_shape(
+                    layer.init,
+                    jax.random.key(0),
+                )
+            ),
             [],
         )
         if self._sharing is not None and alike and self._sharing.happens(0.6):
@@ -162,7 +167,13 @@ class Grower:
             layer = self.chance.pick([*ppt, *ppt, jax.nn.relu, squash, logarithm])
         else:
             layer = self.chance.pick([Gate(self.dtype), Gate(self.dtype), halves, product])
-        name = self.name(getattr(layer, "__name__", type(layer).__name__.lower()))
+        name = self.name(
+            getattr(
+                layer,
+                "__name__",
+                type(layer).__name__.lower(),
+            )
+        )
         fields = wire.domain.fields
         if other is None:
             join = None
@@ -252,7 +263,12 @@ class Grower:
     def _add_pump(self, group: int, kind: str) -> None:
         pump = self.pumps.add(group, kind, self.name(kind))
         if kind == "token":
-            pump = pump.like(self.ppt(self.name("table"), Table(dtype=self.dtype))(pump.wire))
+            pump = pump.like(
+                self.ppt(
+                    self.name("table"),
+                    Table(dtype=self.dtype),
+                )(pump.wire)
+            )
         self.wires.append(pump)
 
     def _label(self, group: int, kind: str) -> Wire:

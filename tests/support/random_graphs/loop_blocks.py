@@ -48,9 +48,22 @@ def loop(grower: Grower, wire: OpenWire) -> None:
 
     start = len(grower.wires)
     for phi, entry in zip(phis, entries, strict=True):
-        grower.wires.append(OpenWire(leave(phi) if is_while else phi, inner, entry.rows))
+        grower.wires.append(
+            OpenWire(
+                leave(phi) if is_while else phi,
+                inner,
+                entry.rows,
+            )
+        )
     if chance.happens(0.5):
-        grower.wires.append(exploded(grower, grower.mate(wire), bound, counter))
+        grower.wires.append(
+            exploded(
+                grower,
+                grower.mate(wire),
+                bound,
+                counter,
+            )
+        )
     with grower.loop(start):
         grower.grow(chance.integer(1, 4))
     for phi, entry in zip(phis, entries, strict=True):

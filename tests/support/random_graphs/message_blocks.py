@@ -129,7 +129,14 @@ def shift(grower: Grower, wire: OpenWire) -> None:
     grower.wires.append(moved)
     if isinstance(forth, Shift) and grower.chance.happens(0.6):
         grower.wires.append(
-            wire.like(amp.isu(grower.body(moved).wire, back, forth, name=grower.name("isu")))
+            wire.like(
+                amp.isu(
+                    grower.body(moved).wire,
+                    back,
+                    forth,
+                    name=grower.name("isu"),
+                )
+            )
         )
 
 
@@ -144,7 +151,12 @@ def diamond(grower: Grower, wire: OpenWire) -> None:
     choose = grower.bound(wire.domain, 0, n - 1)
     choose = Even(choose) if n == 2 and grower.chance.happens(0.5) else choose
     branches = []
-    for branch in amp.cond(wire.wire, choose, n, name=grower.name("cond")):
+    for branch in amp.cond(
+        wire.wire,
+        choose,
+        n,
+        name=grower.name("cond"),
+    ):
         branches.append(wire.like(branch))
     ends = []
     for branch in branches:
@@ -172,7 +184,13 @@ def dead_branch(grower: Grower, wire: OpenWire) -> None:
             choose,
             name=grower.name("cond"),
         )
-        grower.end(OpenWire(dead, replace(domain, key=("else", domain.key)), each.rows))
+        grower.end(
+            OpenWire(
+                dead,
+                replace(domain, key=("else", domain.key)),
+                each.rows,
+            )
+        )
         grower.wires.append(OpenWire(kept, domain, each.rows))
 
 
@@ -195,7 +213,13 @@ def replicas(grower: Grower, wire: OpenWire) -> None:
         layer = Gate(grower.dtype)
         wires = (wire.wire, grower.mate(wire).wire)
     grower.wires.append(
-        wire.like(amp.replicate(amp.ppt(grower.name("replicas"), layer), n, route)(*wires))
+        wire.like(
+            amp.replicate(
+                amp.ppt(grower.name("replicas"), layer),
+                n,
+                route,
+            )(*wires)
+        )
     )
 
 
@@ -210,7 +234,10 @@ def choice(grower: Grower, wire: OpenWire) -> None:
         return diamond(grower, wire)
     field = grower.free_field(wire.domain, "r")
     n = grower.chance.integer(2, 4)
-    chosen = amp.npt(grower.name("choose"), Largest(n))(grower.mate(wire).wire)
+    chosen = amp.npt(
+        grower.name("choose"),
+        Largest(n),
+    )(grower.mate(wire).wire)
     assume = grower.bound(wire.domain, 0, n - 1)
     routed = amp.route_by(
         wire.wire,
@@ -220,15 +247,22 @@ def choice(grower: Grower, wire: OpenWire) -> None:
         name=grower.name("route"),
     )
     branches = []
-    for branch in amp.cond(routed, Field(field), n, name=grower.name("cond")):
+    for branch in amp.cond(
+        routed,
+        Field(field),
+        n,
+        name=grower.name("cond"),
+    ):
         branches.append(wire.like(branch))
     ends = []
     for branch in branches:
         ends.append(grower.body(branch).wire if grower.chance.happens(0.8) else branch.wire)
     joined = amp.phi(grower.name("phi"), *ends)
-    both = amp.npt(grower.name("halves"), halves, join=Columns(wire.domain.fields))(
-        wire.wire, joined
-    )
+    both = amp.npt(
+        grower.name("halves"),
+        halves,
+        join=Columns(wire.domain.fields),
+    )(wire.wire, joined)
     grower.wires.append(wire.like(both))
 
 

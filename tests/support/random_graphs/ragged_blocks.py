@@ -55,7 +55,14 @@ def flatmap(grower: Grower, wire: OpenWire) -> None:
     """
     count = grower.bound(wire.domain, 0)
     if wire.domain.width * count.most <= MAX_WIDTH:
-        grower.wires.append(exploded(grower, wire, count, grower.free_field(wire.domain, "f")))
+        grower.wires.append(
+            exploded(
+                grower,
+                wire,
+                count,
+                grower.free_field(wire.domain, "f"),
+            )
+        )
 
 
 def repeat(grower: Grower, wire: OpenWire) -> None:
@@ -71,7 +78,13 @@ def repeat(grower: Grower, wire: OpenWire) -> None:
         count,
         name=grower.name("repeat"),
     )
-    grower.wires.append(OpenWire(rows, wire.domain, ("bound", wire.domain.key, count)))
+    grower.wires.append(
+        OpenWire(
+            rows,
+            wire.domain,
+            ("bound", wire.domain.key, count),
+        )
+    )
 
 
 def group(grower: Grower, wire: OpenWire) -> None:
@@ -87,7 +100,14 @@ def group(grower: Grower, wire: OpenWire) -> None:
     count = grower.bound(domain, 0 if opened else 1)
     if domain.width * count.most > MAX_WIDTH:
         return
-    each = grower.body(exploded(grower, wire, count, grower.free_field(domain, "f")))
+    each = grower.body(
+        exploded(
+            grower,
+            wire,
+            count,
+            grower.free_field(domain, "f"),
+        )
+    )
     grower.wires.append(each)
     by = Columns(domain.fields) if opened and chance.happens(0.3) else domain.fields
     if chance.happens(0.5):
@@ -141,7 +161,12 @@ def ungroup(grower: Grower, wire: OpenWire) -> None:
         key = rows
     else:
         key = ("rows", domain.key, rows)
-    grower.wires.append(OpenWire(each, flattened(domain, key, most, field)))
+    grower.wires.append(
+        OpenWire(
+            each,
+            flattened(domain, key, most, field),
+        )
+    )
 
 
 def reduce(grower: Grower, wire: OpenWire) -> None:
@@ -184,7 +209,15 @@ def distribute(grower: Grower, wire: OpenWire) -> None:
     )
     edges = []
     for kind, part in enumerate(parts):
-        edges.append(grower.body(replace(wire, wire=part, rows=("edge", name, kind))))
+        edges.append(
+            grower.body(
+                replace(
+                    wire,
+                    wire=part,
+                    rows=("edge", name, kind),
+                )
+            )
+        )
     grower.wires += [edge for edge in edges if chance.happens(0.2)]
     rows = amp.collect(
         [edge.wire for edge in edges],

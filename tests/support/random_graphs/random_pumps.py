@@ -66,9 +66,29 @@ class RandomPumps:
         self._chance = chance
         self._dtype = dtype
         shapes = [("a", "b"), ("a",), ()]
-        self.groups = [PumpGroup(Domain("one", chance.pick(shapes), 1, True, 0))]
+        self.groups = [
+            PumpGroup(
+                Domain(
+                    "one",
+                    chance.pick(shapes),
+                    1,
+                    True,
+                    0,
+                )
+            )
+        ]
         if chance.happens(0.7):
-            self.groups.append(PumpGroup(Domain("many", ("i", *chance.pick(shapes)), 4, False, 1)))
+            self.groups.append(
+                PumpGroup(
+                    Domain(
+                        "many",
+                        ("i", *chance.pick(shapes)),
+                        4,
+                        False,
+                        1,
+                    )
+                )
+            )
         self.topologies: dict[str, TopologyPump] = {}
 
     def add(self, group: int, kind: str, name: str) -> OpenWire:
@@ -135,7 +155,12 @@ class RandomPumps:
             if domain.single:
                 n = 1
             else:
-                n = int(chance.rng.choice(5, p=[0.1, 0.3, 0.25, 0.2, 0.15]))
+                n = int(
+                    chance.rng.choice(
+                        5,
+                        p=[0.1, 0.3, 0.25, 0.2, 0.15],
+                    )
+                )
             fields = {}
             for f in domain.fields:
                 if f == "i":

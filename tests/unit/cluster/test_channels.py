@@ -57,7 +57,11 @@ def in_memory(window=None):
 @contextlib.contextmanager
 def past_the_network(window=None):
     with over_zmq(window) as (a, b, _):
-        for channel, end in zip((a, b), local_endpoints(), strict=True):
+        for channel, end in zip(
+            (a, b),
+            local_endpoints(),
+            strict=True,
+        ):
             channel.use_local(end)
         yield a, b, None
 
@@ -71,7 +75,13 @@ def rows(i):
     return Message(
         "rows",
         (i,),
-        arrays=(np.full((i % 7, 30), i, np.float32),),
+        arrays=(
+            np.full(
+                (i % 7, 30),
+                i,
+                np.float32,
+            ),
+        ),
     )
 
 
@@ -178,7 +188,12 @@ def test_one_of_several_channels_is_ready(pair):
 def test_what_cannot_travel_harms_no_other_message(pair):
     with pair() as (a, b, _):
         with pytest.raises(WireError, match="dtype object"):
-            a.send(Message("m", arrays=(np.array([None]),)))
+            a.send(
+                Message(
+                    "m",
+                    arrays=(np.array([None]),),
+                )
+            )
         a.send(rows(1))
         assert is_right(b.receive(5), 1)
 
@@ -189,7 +204,11 @@ def test_what_cannot_travel_harms_no_other_message(pair):
 @pytest.mark.nightly
 @pytest.mark.slow
 @settings(max_examples=examples(100))
-@given(st.data(), st.integers(1, 30), st.integers(1, 5))
+@given(
+    st.data(),
+    st.integers(1, 30),
+    st.integers(1, 5),
+)
 def test_a_link_gives_each_message_once_and_in_order_over_a_way_that_loses_repeats_and_shuffles(
     data, n, most
 ):
@@ -271,7 +290,9 @@ def exchanged(a, b):
 def test_a_bad_network_changes_no_number(fault):
     patience = Patience(10.0, 20.0)  # the machine may be busy
     with over_zmq(
-        Window(messages=8), patience=patience, proxy=lambda at: LossyProxy(at, 1, fault, 40)
+        Window(messages=8),
+        patience=patience,
+        proxy=lambda at: LossyProxy(at, 1, fault, 40),
     ) as (
         a,
         b,
@@ -416,7 +437,13 @@ def test_who_has_finished_knows_that_the_other_end_has_got_everything():
 
         def end():
             for i in range(60):
-                b.send(Message("row", (i,), arrays=(np.ones(20_000),)))
+                b.send(
+                    Message(
+                        "row",
+                        (i,),
+                        arrays=(np.ones(20_000),),
+                    )
+                )
             b.finish()
             b.close()
 

@@ -37,8 +37,24 @@ def record(kind, n, *frames, more=b""):
         (record(0, 0), "0 frames of kind 0"),
         (record(7, 1, (0, 9)), "1 frames of kind 7"),
         (record(0, 3), "where its head tells of 64"),
-        (record(0, 1, (-1, 9), more=bytes(8)), "40 bytes, where its head tells of 48"),
-        (record(0, 1, (-1, 16), more=bytes(16)), "got 16"),
+        (
+            record(
+                0,
+                1,
+                (-1, 9),
+                more=bytes(8),
+            ),
+            "40 bytes, where its head tells of 48",
+        ),
+        (
+            record(
+                0,
+                1,
+                (-1, 16),
+                more=bytes(16),
+            ),
+            "got 16",
+        ),
         (record(0, 1, (1 << 40, 40_000)), f"40000 bytes at {1 << 40}, where 0 was read"),
         (record(0, 1, (5, 1 << 62)), f"{1 << 62} bytes at 5"),
         (record(0, 1, (-7, 9)), "9 bytes at -7"),
@@ -71,7 +87,10 @@ def test_one_damaged_record_is_an_error_for_who_gets_it(damaged, text):
             b.send(Message("m"))
 
 
-@pytest.mark.parametrize(("epoch", "sequence"), [(0, 1), (0, 7), (3, 2)])
+@pytest.mark.parametrize(
+    ("epoch", "sequence"),
+    [(0, 1), (0, 7), (3, 2)],
+)
 def test_a_message_that_is_not_the_next_one_is_an_error(epoch, sequence):
     with pair() as (a, b, intruder):
         a.send(Message("whole"))

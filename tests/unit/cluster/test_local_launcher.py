@@ -32,7 +32,15 @@ def jobs(n):
     names = tuple(f"host-{i}" for i in range(n))
     result = []
     for i, name in enumerate(names):
-        result.append(Job(name, i, names, "tcp://127.0.0.1:1", ("a", "b")))
+        result.append(
+            Job(
+                name,
+                i,
+                names,
+                "tcp://127.0.0.1:1",
+                ("a", "b"),
+            )
+        )
     return result
 
 
@@ -162,7 +170,12 @@ class OwnLauncher(LocalLauncher):
 @pytest.mark.slow
 def test_a_launcher_of_ones_own_needs_to_know_nothing_of_it():
     launcher = OwnLauncher(lambda line: None, is_direct=False)
-    with spawn(1, hello, HostOptions(patience=Patience(5.0)), launcher) as hosts:
+    with spawn(
+        1,
+        hello,
+        HostOptions(patience=Patience(5.0)),
+        launcher,
+    ) as hosts:
         assert hosts[0].channel.receive(20).kind == "hello"
 
 

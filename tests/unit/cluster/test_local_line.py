@@ -70,7 +70,13 @@ def test_what_is_read_from_a_ring_is_what_was_written(steps):
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(st.lists(st.integers(1, 1024), min_size=30, max_size=60))
+@given(
+    st.lists(
+        st.integers(1, 1024),
+        min_size=30,
+        max_size=60,
+    )
+)
 def test_a_ring_that_has_been_read_has_room_for_a_quarter_of_it(sizes):
     memory = mmap.mmap(-1, 4096)
     writer = RingWriter(memory, 0, 4096)
@@ -117,7 +123,10 @@ INTERESTING = [
         st.tuples(
             st.sampled_from([*INTERESTING, CHUNK_BYTES + 1, RING_BYTES + 5])
             | st.integers(0, 1 << 17),
-            st.lists(st.sampled_from(INTERESTING) | st.integers(0, CHUNK_BYTES), max_size=4),
+            st.lists(
+                st.sampled_from(INTERESTING) | st.integers(0, CHUNK_BYTES),
+                max_size=4,
+            ),
         ),
         min_size=1,
         max_size=8,
@@ -126,9 +135,20 @@ INTERESTING = [
 @example(
     [(10, [21 << 17, 15 << 17, CHUNK_BYTES])]
 )  # once more than there was room for, as the next ones
-@example([(10, [5 << 19]), (10, [2 << 20]), (10, [4 << 20])])
+@example(
+    [
+        (10, [5 << 19]),
+        (10, [2 << 20]),
+        (10, [4 << 20]),
+    ]
+)
 @example([(RING_BYTES + 1, [])])
-@example([(3 << 20, []), (6 << 20, [])])
+@example(
+    [
+        (3 << 20, []),
+        (6 << 20, []),
+    ]
+)
 def test_what_is_sent_arrives_whatever_the_sizes_of_frames(messages):
     """Nobody sends while the other end reads, so whatever waits then must go out because of what the reader reports."""
     rows = np.arange(RING_BYTES + 5, dtype=np.uint32).view(np.uint8)
@@ -298,7 +318,10 @@ def serve(context):
 def processes_of_hosts(number=None):
     """Two hosts that talk to each other, of which one may get a signal; their processes, which have been ended."""
     with spawn(
-        2, serve, HostOptions(patience=Patience(2.0)), LocalLauncher(lambda line: None)
+        2,
+        serve,
+        HostOptions(patience=Patience(2.0)),
+        LocalLauncher(lambda line: None),
     ) as hosts:
         hosts[0].channel.send(Message("to", (10,), "host-1"))
         hosts[1].channel.send(Message("pass", (10,), "host-0"))
@@ -325,7 +348,10 @@ def what_lasts():
 @pytest.mark.slow
 @needs_linux
 @pytest.mark.usefixtures("what_lasts")
-@pytest.mark.parametrize("number", [None, signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "number",
+    [None, signal.SIGKILL, signal.SIGSTOP],
+)
 def test_processes_leave_nothing_behind(number):
     before = open_files()
     assert not any(map(is_there, processes_of_hosts(number)))

@@ -60,7 +60,11 @@ def sent(message, epoch=3, sequence=4):
 
 
 @settings(max_examples=examples(100))
-@given(MESSAGES, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+@given(
+    MESSAGES,
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+)
 def test_all_that_goes_in_comes_out(message, epoch, sequence):
     there, *numbers = decode(sent(message, epoch, sequence))
     assert same(message, there) and numbers == [epoch, sequence]
@@ -124,7 +128,11 @@ def described(name: bytes, *shape: int) -> bytes:
         ),
         (
             [
-                header(described(b"int8", 2), described(b"int8", 2), n_arrays=2),
+                header(
+                    described(b"int8", 2),
+                    described(b"int8", 2),
+                    n_arrays=2,
+                ),
                 bytes(1),
                 bytes(3),
             ],
@@ -150,9 +158,21 @@ def test_what_is_wrong_is_said(frames, text):
             Message("m", arrays=(np.array([None]),)),
             "message 'm', array 0: expected numbers or booleans, got dtype object",
         ),
-        (Message("m", arrays=(np.array(["a"]),)), "got dtype <U1"),
+        (
+            Message(
+                "m",
+                arrays=(np.array(["a"]),),
+            ),
+            "got dtype <U1",
+        ),
         (Message("m", arrays=([1],)), "message 'm', array 0: expected a NumPy array, got list"),
-        (Message("m", arrays=(np.zeros(33 * [1]),)), "expected at most 32 dimensions, got 33"),
+        (
+            Message(
+                "m",
+                arrays=(np.zeros(33 * [1]),),
+            ),
+            "expected at most 32 dimensions, got 33",
+        ),
     ],
 )
 def test_what_cannot_travel_is_said(message, text):
@@ -183,9 +203,14 @@ def test_arrays_travel_without_a_copy_in_frames_of_a_bounded_size(monkeypatch):
 
 
 def test_a_message_is_readable():
-    assert repr(Message("rows", (3,), "x" * 50, (np.zeros((2, 3), np.float32),))) == (
-        f"Message('rows', 3, '{'x' * 37}...', float32[2, 3])"
-    )
+    assert repr(
+        Message(
+            "rows",
+            (3,),
+            "x" * 50,
+            (np.zeros((2, 3), np.float32),),
+        )
+    ) == (f"Message('rows', 3, '{'x' * 37}...', float32[2, 3])")
 
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")

@@ -103,7 +103,10 @@ def test_workers_of_a_trainer_on_hosts_that_ray_places():
             lambda w, v: w * v,
             params=lambda key: np.ones(4, np.float32),
         )(h)
-        ag.loss("error", lambda out, t: ((out - t) ** 2).sum())(
+        ag.loss(
+            "error",
+            lambda out, t: ((out - t) ** 2).sum(),
+        )(
             y,
             label,
         )
@@ -172,7 +175,13 @@ def test_servers_and_workers_of_a_runner_at_the_address_of_a_machine():
             assert {state.state for state in runner.hosts} == {"running"}
         listed[1]["address"] = "192.0.2.77"  # of documentation: nobody has it
         with (
-            px.get_runner(loss, params, optax.sgd(0.1), {"machines": listed}, config) as runner,
+            px.get_runner(
+                loss,
+                params,
+                optax.sgd(0.1),
+                {"machines": listed},
+                config,
+            ) as runner,
             pytest.raises(
                 HostError, match=r"Ray: expected a machine at `192.0.2.77`, got those at \["
             ),

@@ -30,7 +30,14 @@ LEAVES = (
     KEYS
     | st.floats(allow_nan=False)
     | st.binary()
-    | st.sampled_from([np.dtype("float32"), Path("a/b"), np.float32(0.1), np.int64(3)])
+    | st.sampled_from(
+        [
+            np.dtype("float32"),
+            Path("a/b"),
+            np.float32(0.1),
+            np.int64(3),
+        ]
+    )
 )
 DATA = st.recursive(
     LEAVES,

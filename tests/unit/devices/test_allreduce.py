@@ -97,7 +97,10 @@ def test_all_results_are_the_same_bits(homes):
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("homes", [[0], [1, 1], [0, 1], [0, 1, 2, 3], [2, 0, 2, 2, 3]])
+@pytest.mark.parametrize(
+    "homes",
+    [[0], [1, 1], [0, 1], [0, 1, 2, 3], [2, 0, 2, 2, 3]],
+)
 def test_the_second_call_compiles_nothing(homes):
     compiled = []
     _, trees = replicas(homes)
@@ -166,7 +169,11 @@ def test_numpy_replicas_may_be_overwritten_at_once():
 
 def test_half_precision_is_summed_in_float32():
     trees = []
-    for v, d in zip((60000.0, 50000.0, 60000.0), devices([0, 0, 1]), strict=True):
+    for v, d in zip(
+        (60000.0, 50000.0, 60000.0),
+        devices([0, 0, 1]),
+        strict=True,
+    ):
         trees.append(
             jax.device_put(
                 {

@@ -70,7 +70,11 @@ def test_entries_are_those_of_a_mapping_by_hand(program):
     got = program(tree, SHARED)
     want = by_hand(tree, SHARED)
     assert jax.tree.structure(got) == jax.tree.structure(want)
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(got),
+        jax.tree.leaves(want),
+        strict=True,
+    ):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_allclose(
         got[0]["total"],

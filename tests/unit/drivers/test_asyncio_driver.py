@@ -342,7 +342,12 @@ def test_payloads_that_are_put_off_are_copies():
 
         def gather(self, ids):
             self.buffer[:] = 2.0**ids
-            return {"x": ag.Messages(self.buffer, np.zeros(1, np.int64))}
+            return {
+                "x": ag.Messages(
+                    self.buffer,
+                    np.zeros(1, np.int64),
+                )
+            }
 
     e = engine(sum_of_inputs(), max_active_keys=1)
     e.wall(Reused())

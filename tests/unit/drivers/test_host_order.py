@@ -23,7 +23,12 @@ class Decided(Instrument):
         self.all = []
 
     def decided(self, dispatch):
-        self.all.append((dispatch, dispatch.ids.tolist() if dispatch.stage >= 0 else []))
+        self.all.append(
+            (
+                dispatch,
+                dispatch.ids.tolist() if dispatch.stage >= 0 else [],
+            )
+        )
 
 
 def decided(one_by_one=False, n=8, **settings):
@@ -56,7 +61,12 @@ def test_no_host_gets_everything_before_another_gets_anything():
     plan, told = decided(n=24, max_active_keys=24)
     found = []
     for dispatch, _ in told:
-        found.append((plan.stages[dispatch.stage].name, dispatch.direction))
+        found.append(
+            (
+                plan.stages[dispatch.stage].name,
+                dispatch.direction,
+            )
+        )
     first, second = (
         [place for place, each in enumerate(found) if each == (name, "forward")]
         for name in ("f0", "f1")

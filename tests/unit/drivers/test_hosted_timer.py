@@ -89,7 +89,12 @@ def test_what_happens_on_two_hosts_is_in_the_order_of_cause_and_effect(there, od
         )
         kinds = []
         for s in way:
-            kinds.append((s.node if s.kind != "transfer" else "", s.kind))
+            kinds.append(
+                (
+                    s.node if s.kind != "transfer" else "",
+                    s.kind,
+                )
+            )
         forth = [
             ("a", "forward"),
             ("", "transfer"),

@@ -42,7 +42,10 @@ def decisions(data=DATA):
     journal = Journal(made.append, e.scheduler.contents.messages_of)
     journal.begins(Pass(data, np.arange(len(data))))
     try:
-        VirtualDriver(DriverLoop(e.scheduler, None, sources, [journal]), lambda d: 1).run()
+        VirtualDriver(
+            DriverLoop(e.scheduler, None, sources, [journal]),
+            lambda d: 1,
+        ).run()
     finally:
         journal.ends(None)
     return made
@@ -66,7 +69,12 @@ def follow(path, made, data=DATA, reason=FINISHED, **settings):
             follower.journal,
         ],
     )
-    follower.journal.begins(Pass(data, np.arange(len(data))))
+    follower.journal.begins(
+        Pass(
+            data,
+            np.arange(len(data)),
+        )
+    )
     policy = e.scheduler.settings.policy
     try:
         asyncio.run(ReplayDriver(loop, follower).run())
@@ -185,7 +193,10 @@ def test_a_run_that_stood_still_does_so_again(tmp_path):
     journal = Journal(made.append, e.scheduler.contents.messages_of)
     journal.begins(Pass(data, np.arange(1)))
     with pytest.raises(DeadlockError) as first:
-        VirtualDriver(DriverLoop(e.scheduler, None, sources, [journal]), lambda d: 1).run()
+        VirtualDriver(
+            DriverLoop(e.scheduler, None, sources, [journal]),
+            lambda d: 1,
+        ).run()
     assert len(made) == 1  # nothing was decided but to begin
     with pytest.raises(DeadlockError) as again:
         follow(tmp_path, made, data=data, reason=FAILED)

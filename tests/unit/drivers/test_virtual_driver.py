@@ -84,7 +84,13 @@ def control_only(graph, homes=None, spaces=(0,), **settings):
 
 def test_time_is_the_sum_of_costs_on_one_worker():
     e = control_only(graphs.chain(2), fuse=False)
-    assert e.virtual(graphs.chain_data(3), cost=lambda d: 10 * d.n_rows + 1) == 5 * 31
+    assert (
+        e.virtual(
+            graphs.chain_data(3),
+            cost=lambda d: 10 * d.n_rows + 1,
+        )
+        == 5 * 31
+    )
 
 
 def test_workers_run_at_the_same_time():
@@ -149,7 +155,11 @@ def test_an_update_has_a_slice_of_its_own():
         None,
         e.sources(graphs.chain_data(3)),
     )
-    VirtualDriver(loop, lambda d: 10 + 4 * len(d.changes), trace).run()
+    VirtualDriver(
+        loop,
+        lambda d: 10 + 4 * len(d.changes),
+        trace,
+    ).run()
     assert [(s.node, s.kind, s.start_ns, s.end_ns) for s in trace] == [
         ("f0", "forward", 0, 10),
         ("loss", "forward", 10, 20),
@@ -161,7 +171,11 @@ def test_an_update_has_a_slice_of_its_own():
 def test_time_goes_on_from_run_to_run():
     e = control_only(graphs.chain(1))
     driver = VirtualDriver(
-        DriverLoop(e.scheduler, None, e.sources(graphs.chain_data(1))),
+        DriverLoop(
+            e.scheduler,
+            None,
+            e.sources(graphs.chain_data(1)),
+        ),
         lambda d: 7,
     )
     assert driver.run() == 7
@@ -203,7 +217,14 @@ def trained(way):
     driver = VirtualDriver(loop, cost if way == "by table" else lambda dispatch: cost(dispatch))
     assert loop.advances
     took = driver.run()
-    return said, took, jax.tree.map(np.asarray, e.executor.store.params)
+    return (
+        said,
+        took,
+        jax.tree.map(
+            np.asarray,
+            e.executor.store.params,
+        ),
+    )
 
 
 @pytest.mark.nightly

@@ -116,7 +116,13 @@ def largest_forward(queues, now):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("spaces", [pytest.param((0,), marks=pytest.mark.nightly), (0, 1)])
+@pytest.mark.parametrize(
+    "spaces",
+    [
+        pytest.param((0,), marks=pytest.mark.nightly),
+        (0, 1),
+    ],
+)
 def test_growth_while_kernels_are_under_way_changes_nothing(spaces):
     """The arenas double many times in the middle of a run."""
     results = []

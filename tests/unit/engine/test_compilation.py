@@ -289,7 +289,12 @@ def test_a_warm_up_that_was_interrupted_is_taken_up_again(monkeypatch):
         ag.loss(
             "loss",
             lambda x: x.sum(),
-        )(ag.ppt("f", amp.nn.Linear(7, 7))(x))
+        )(
+            ag.ppt(
+                "f",
+                amp.nn.Linear(7, 7),
+            )(x)
+        )
     trainer = amp.Trainer(
         g,
         optax.adam(1e-2),
@@ -338,7 +343,10 @@ def test_arenas_have_room_for_validation_too():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("sync", ["epoch", ("every_k", 2), ("message", 2)])
+@pytest.mark.parametrize(
+    "sync",
+    ["epoch", ("every_k", 2), ("message", 2)],
+)
 def test_averages_of_replicas_are_compiled_in_the_warm_up(sync):
     with ag.Graph() as g:
         x = ag.pump("x", (5,))  # a shape that no other test's parameters have
@@ -382,7 +390,10 @@ def test_equal_graphs_share_their_kernels():
             x = ag.pump("x", (3,))
             label = ag.pump("label", (3,))
             ag.loss("loss", distance)(
-                ag.ppt("f", amp.nn.Linear(3, 3))(x),
+                ag.ppt(
+                    "f",
+                    amp.nn.Linear(3, 3),
+                )(x),
                 label,
             )
         return g
@@ -405,7 +416,14 @@ def test_the_warm_up_goes_up_to_twice_what_a_dry_run_has_seen():
         [columns(e.graph, graphs.chain_data(3))],
         range(3),
     ).stages
-    found = list(ladders(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]))
+    found = list(
+        ladders(
+            e.executor,
+            e.scheduler,
+            seen,
+            ["forward", "backward", "infer"],
+        )
+    )
     # Sizes 1, 4, 16; f0 in three directions, and the loss in two.
     assert [len(ladder.compilations) for ladder in found] == [3] * 5
 
@@ -430,7 +448,12 @@ def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_se
         often, rare = ag.distribute(x, kinds, 2)
         parts = []
         for name, w in (("often", often), ("rare", rare)):
-            parts.append(ag.ppt(name, amp.nn.Linear(3, 3))(w))
+            parts.append(
+                ag.ppt(
+                    name,
+                    amp.nn.Linear(3, 3),
+                )(w)
+            )
         ag.loss(
             "loss",
             lambda y: jnp.square(y).sum(),

@@ -32,7 +32,10 @@ def mlp(n_in=6, width=16):
         )
         ag.sink(
             "y",
-            ag.ppt("linear2", amp.nn.Linear(width, width))(h),
+            ag.ppt(
+                "linear2",
+                amp.nn.Linear(width, width),
+            )(h),
         )
     return g
 
@@ -62,7 +65,11 @@ ROWS = {
 
 
 @pytest.mark.users
-@pytest.mark.parametrize(("graph", "features", "ulp"), ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize(
+    ("graph", "features", "ulp"),
+    ROWS.values(),
+    ids=ROWS,
+)
 def test_forward_rows_are_the_same_bits_at_any_dispatch_size(graph, features, ulp):
     """Rows that fill vector registers, that is: XLA computes what is left over by another loop, which rounds otherwise (up to two units in the last place).
 
@@ -298,7 +305,12 @@ def test_averaging_makes_a_new_version_of_stashed_parameters():
 
     data = []
     for i in range(12):
-        data.append({"x": np.float32(i), "label": np.float32(i % 3)})
+        data.append(
+            {
+                "x": np.float32(i),
+                "label": np.float32(i % 3),
+            }
+        )
     e.virtual(data, on_dispatch=note)
     assert len(seen) > 4
 
@@ -315,7 +327,12 @@ def test_warming_up_leaves_no_trace():
         np.asarray,
         (e.executor.store.params, e.executor.store.accumulators),
     )
-    for ladder in ladders(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]):
+    for ladder in ladders(
+        e.executor,
+        e.scheduler,
+        seen,
+        ["forward", "backward", "infer"],
+    ):
         for compile_kernel in ladder.compilations:
             compile_kernel()
     after = jax.tree.map(
@@ -411,7 +428,10 @@ def test_a_float_for_an_integer_pump():
         engine(g).virtual([{"x": 1.5}], train=False)
 
 
-@pytest.mark.parametrize("value", [1, 1.0, np.float64(1), np.int8(1), True])
+@pytest.mark.parametrize(
+    "value",
+    [1, 1.0, np.float64(1), np.int8(1), True],
+)
 def test_payloads_that_can_be_cast(value):
     with ag.Graph() as g:
         ag.sink("y", ag.pump("x"))
@@ -442,11 +462,20 @@ def test_the_loss_is_a_mean_over_instances_and_metrics_are_pooled_over_losses():
         )(a)
         ag.loss(
             "b",
-            lambda x: (10 * x, {"big": (x > 2).astype(jnp.float32)}),
+            lambda x: (
+                10 * x,
+                {"big": (x > 2).astype(jnp.float32)},
+            ),
         )(b)
     e = engine(g)
     e.virtual([{"x": ag.messages(np.float32([i + 1]), t=i // 4)} for i in range(6)])
-    assert e.metrics() == pytest.approx({"loss": (10 + 110) / 6, "big": 4 / 6, "ratio": 10 / 8})
+    assert e.metrics() == pytest.approx(
+        {
+            "loss": (10 + 110) / 6,
+            "big": 4 / 6,
+            "ratio": 10 / 8,
+        }
+    )
     assert e.metrics() == {}
 
 

@@ -22,7 +22,12 @@ def sorting(n=3, bias=0):
         doubled = ag.npt("double", lambda x: 2 * x)(x)
         choices = ag.npt(
             "choose",
-            lambda x: jnp.stack([x.astype("int32") + bias, (x % 1 > 0.5).astype("int32")]),
+            lambda x: jnp.stack(
+                [
+                    x.astype("int32") + bias,
+                    (x % 1 > 0.5).astype("int32"),
+                ]
+            ),
         )(x)
         routed = ag.route_by(
             doubled,
@@ -69,7 +74,9 @@ def arrived(e):
     for arrival in e.arrived:
         name = e.plan.stages[arrival.stage].name
         for state, row in zip(
-            arrival.states, np.asarray(arrival.rows)[: arrival.n_rows], strict=True
+            arrival.states,
+            np.asarray(arrival.rows)[: arrival.n_rows],
+            strict=True,
         ):
             found.setdefault(
                 name,
@@ -119,7 +126,10 @@ def test_choices_straight_from_a_pump_are_read_on_the_host():
         [{"x": np.float32(i), "way": np.int32(i % 2)} for i in range(5)],
         train=False,
     )
-    assert arrived(e) == {"way0": [0.0, 4.0, 8.0], "way1": [2.0, 6.0]}
+    assert arrived(e) == {
+        "way0": [0.0, 4.0, 8.0],
+        "way1": [2.0, 6.0],
+    }
 
 
 def test_without_numerics_the_assumption_decides():

@@ -33,7 +33,10 @@ def bag(n_rows=N_ROWS, body=None, **options):
             params=embed.init if body else None,
             **options,
         )
-        logits = ag.ppt("out", amp.nn.Linear(FEATURES, 3))(table(word))
+        logits = ag.ppt(
+            "out",
+            amp.nn.Linear(FEATURES, 3),
+        )(table(word))
         ag.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(logits, label)
     return g
 
@@ -84,9 +87,14 @@ def trained(tx, data, monkeypatch, **settings):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    "settings", [{}, {"mode": "sync"}, {"min_update_interval": 1}, {"mode": "pipeline"}]
+    "settings",
+    [{}, {"mode": "sync"}, {"min_update_interval": 1}, {"mode": "pipeline"}],
 )
-@pytest.mark.parametrize("tx", [optax.sgd(0.5), optax.adagrad(0.5)], ids=["sgd", "adagrad"])
+@pytest.mark.parametrize(
+    "tx",
+    [optax.sgd(0.5), optax.adagrad(0.5)],
+    ids=["sgd", "adagrad"],
+)
 def test_training_by_rows_is_training(tx, settings, monkeypatch):
     plain, none = trained(tx, words(20), monkeypatch, **settings)
     monkeypatch.setattr(touched_rows, "LARGE", (2, 1))
@@ -115,7 +123,10 @@ def two_words(product):
         embed = amp.nn.Embed(N_ROWS, FEATURES)
         first = ag.ppt("embed", embed)(ag.pump("word", dtype="int32"))
         second = ag.ppt("again", embed, params_of="embed")(ag.pump("other", dtype="int32"))
-        both = ag.npt("both", lambda x, y: jnp.tanh(x) * y)(
+        both = ag.npt(
+            "both",
+            lambda x, y: jnp.tanh(x) * y,
+        )(
             first,
             second,
         )
@@ -125,7 +136,10 @@ def two_words(product):
                 lambda p, h: (p @ h)[:FEATURES],
                 params_of="embed",
             )(both)
-        logits = ag.ppt("out", amp.nn.Linear(FEATURES, 3))(both)
+        logits = ag.ppt(
+            "out",
+            amp.nn.Linear(FEATURES, 3),
+        )(both)
         ag.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(
             logits, ag.pump("label", dtype="int32")
         )
@@ -133,14 +147,27 @@ def two_words(product):
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("fuse", [True, False], ids=["one stage", "many stages"])
-@pytest.mark.parametrize("product", [False, True], ids=["two look-ups", "and a product"])
+@pytest.mark.parametrize(
+    "fuse",
+    [True, False],
+    ids=["one stage", "many stages"],
+)
+@pytest.mark.parametrize(
+    "product",
+    [False, True],
+    ids=["two look-ups", "and a product"],
+)
 def test_a_table_that_nodes_share_is_updated_by_rows_where_all_of_them_look_up(
     product, fuse, monkeypatch
 ):
     data = []
     for i, word in enumerate(words(12)):
-        data.append({**word, "other": np.int32(20 + i % 3)})
+        data.append(
+            {
+                **word,
+                "other": np.int32(20 + i % 3),
+            }
+        )
     graph = two_words(product)
     ends = []
     for large in ((2, 1), touched_rows.LARGE):
@@ -247,24 +274,50 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", READS)
-@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int16])
+@pytest.mark.parametrize(
+    "dtype",
+    [np.int32, np.uint32, np.int16],
+)
 def test_a_body_that_reads_the_row_of_a_number(name, dtype):
     assert (
-        row_input(NodeBody(READS[name]), jnp.zeros((5_000, 64)), [jax.ShapeDtypeStruct((), dtype)])
+        row_input(
+            NodeBody(READS[name]),
+            jnp.zeros((5_000, 64)),
+            [jax.ShapeDtypeStruct((), dtype)],
+        )
         == 0
     )
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_body_that_does_anything_else(name):
-    assert row_input(NodeBody(OTHERS[name]), jnp.zeros((5_000, 64)), [NUMBER]) is None
+    assert (
+        row_input(
+            NodeBody(OTHERS[name]),
+            jnp.zeros((5_000, 64)),
+            [NUMBER],
+        )
+        is None
+    )
 
 
 def test_the_number_among_several_inputs():
     read = NodeBody(lambda t, x, i: t[i] * x)
-    assert row_input(read, jnp.zeros((50, 4)), [jax.ShapeDtypeStruct((), np.float32), NUMBER]) == 1
     assert (
-        row_input(NodeBody(lambda t, x, i: t[i + x]), jnp.zeros((50, 4)), [NUMBER, NUMBER]) is None
+        row_input(
+            read,
+            jnp.zeros((50, 4)),
+            [jax.ShapeDtypeStruct((), np.float32), NUMBER],
+        )
+        == 1
+    )
+    assert (
+        row_input(
+            NodeBody(lambda t, x, i: t[i + x]),
+            jnp.zeros((50, 4)),
+            [NUMBER, NUMBER],
+        )
+        is None
     )
     assert (
         row_input(
@@ -283,7 +336,10 @@ def test_numbers_that_were_computed_are_not_known():
         word = ag.pump("word", dtype="int32")
         label = ag.pump("label", dtype="int32")
         half = ag.npt("half", lambda i: i // 2)(word)
-        logits = ag.ppt("embed", amp.nn.Embed(N_ROWS, 3))(half)
+        logits = ag.ppt(
+            "embed",
+            amp.nn.Embed(N_ROWS, 3),
+        )(half)
         ag.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(logits, label)
     for fuse in (True, False):
         trainer = amp.Trainer(
@@ -306,7 +362,12 @@ def test_rows_are_kept_until_they_have_been_updated():
             np.dtype(np.float32),
         ),
     )
-    rows.add(np.array([3, 3, 39], np.int16))
+    rows.add(
+        np.array(
+            [3, 3, 39],
+            np.int16,
+        )
+    )
     assert list(rows.rows) == [3, 39]
     rows.add(np.zeros(0, np.int32))
     rows.add(np.arange(20))

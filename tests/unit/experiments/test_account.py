@@ -28,7 +28,10 @@ def test_products_of_a_body_are_found_wherever_they_are() -> None:
         x = ag.pump("x", (5, 3))
         ag.sink(
             "y",
-            ag.ppt("linear", amp.nn.Linear(3, 4))(x),
+            ag.ppt(
+                "linear",
+                amp.nn.Linear(3, 4),
+            )(x),
         )
         ag.sink(
             "z",
@@ -45,7 +48,11 @@ def test_products_of_a_body_are_found_wherever_they_are() -> None:
     found = {}
     for name in ("linear", "two", "none"):
         found[name] = product_shapes(g.nodes[name])
-    assert found == {"linear": [(5, 3, 4)], "two": [(5, 3, 2), (5, 2, 5)], "none": []}
+    assert found == {
+        "linear": [(5, 3, 4)],
+        "two": [(5, 3, 2), (5, 2, 5)],
+        "none": [],
+    }
     assert product_shapes(g.nodes["x"]) == []
 
 

@@ -111,7 +111,11 @@ def test_a_run_is_that_of_rounds_of_messages(
         ("pipeline", 1),
         ("pipeline", 2),
     ]
-    for own, through in zip(lines[:2], lines[2:], strict=True):
+    for own, through in zip(
+        lines[:2],
+        lines[2:],
+        strict=True,
+    ):
         assert list(own) == list(through)
         assert (own["messages"], own["updates"]) == (0, through["updates"])
         for name in ("train_loss", "valid_loss", "train_accuracy", "valid_accuracy"):

@@ -98,7 +98,10 @@ def test_a_comparison_goes_on_without_a_package_that_can_t_be_imported(
         def close(self) -> None: ...
 
     monkeypatch.setattr(common, "Process", Started)
-    entries = [Entry("ours", "", "made:here"), Entry("broken", "", "made:here", needs="numpy")]
+    entries = [
+        Entry("ours", "", "made:here"),
+        Entry("broken", "", "made:here", needs="numpy"),
+    ]
     console = Console(file=io.StringIO(), width=200)
     (only,) = common.compare("x", entries, passes=1, console=console)
     assert only.name == "ours" and only.train_per_s == 10
@@ -197,7 +200,8 @@ def test_budgets_are_kept_where_their_cost_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [c.type for c in COMMANDS.values() if c.module == "bench.workloads"]
+    "kind",
+    [c.type for c in COMMANDS.values() if c.module == "bench.workloads"],
 )
 def test_a_bench_runs_ours_and_its_peers(
     kind: type[Workload], monkeypatch: pytest.MonkeyPatch
@@ -258,7 +262,11 @@ def test_programs_in_jax_run_once_for_each_kind_of_fused_kernels(
         synthetic=True,
     ).entries()
     assert all(e.needs is None for e in entries)
-    for one, other in zip(entries[::2], entries[1::2], strict=True):
+    for one, other in zip(
+        entries[::2],
+        entries[1::2],
+        strict=True,
+    ):
         assert (
             one.name == other.name
             and one.setting.endswith(", fusions none")
@@ -274,7 +282,10 @@ def test_two_workers_have_a_core_and_a_copy_each() -> None:
     for e in MnistBench(max_active_keys=(4,)).entries():
         entries[e.name] = e
     one, two = (entries[name] for name in ("ampjax", "ampjax two workers"))
-    assert (one.environment["NPROC"], two.environment["NPROC"]) == (None, "1")
+    assert (
+        one.environment["NPROC"],
+        two.environment["NPROC"],
+    ) == (None, "1")
     assert (one.environment["JAX_NUM_CPU_DEVICES"], two.environment["JAX_NUM_CPU_DEVICES"]) == (
         "1",
         "2",
@@ -425,7 +436,12 @@ def test_memory_is_told_after_trainers_and_after_fits(
 @given(st.data())
 def test_a_comb_has_the_leaves_and_the_depth_that_are_asked_for(data: st.DataObject) -> None:
     leaves = data.draw(st.integers(2, 200))
-    depth = data.draw(st.integers((leaves - 1).bit_length(), leaves - 1))
+    depth = data.draw(
+        st.integers(
+            (leaves - 1).bit_length(),
+            leaves - 1,
+        )
+    )
     line = growth.comb(depth, leaves)
     open_ = list(itertools.accumulate((char == "(") - (char == ")") for char in line))
     assert line.count("word") == leaves and max(open_) == depth + 1 and open_[-1] == 0
@@ -490,7 +506,16 @@ def test_workers_are_compared_at_the_same_settings(monkeypatch: pytest.MonkeyPat
     asked: list[Entry] = []
     results = []
     for n, r in (("two", 3.0), ("one", 2.0)):
-        results.append(common.Result(n, "", r, 0, None, 0))
+        results.append(
+            common.Result(
+                n,
+                "",
+                r,
+                0,
+                None,
+                0,
+            )
+        )
     monkeypatch.setattr(
         workers,
         "compare",
@@ -500,7 +525,10 @@ def test_workers_are_compared_at_the_same_settings(monkeypatch: pytest.MonkeyPat
     assert workers.main(options) == results
     two, one = asked
     assert (len(two.cores), len(one.cores)) == (2, 1) and two.environment["NPROC"] == "1"
-    assert (two.arguments["workers"], one.arguments["workers"]) == (2, 1)
+    assert (
+        two.arguments["workers"],
+        one.arguments["workers"],
+    ) == (2, 1)
     for name in ("max_active_keys", "max_dispatch_size", "policy"):
         assert two.arguments[name] == one.arguments[name]
 

@@ -49,7 +49,11 @@ def test_unfold_counts_messages_and_bytes():
 
 
 @pytest.mark.parametrize(
-    "options", [control.ControlOptions(sizes=(0,)), unfold.UnfoldOptions(passes=0)]
+    "options",
+    [
+        control.ControlOptions(sizes=(0,)),
+        unfold.UnfoldOptions(passes=0),
+    ],
 )
 def test_options_that_measure_nothing(options):
     bench = control if isinstance(options, control.ControlOptions) else unfold

@@ -131,7 +131,10 @@ def chains(bundles: bool, n: int, draws: int = 12):
     """Leapfrogs of chains in two dimensions of unequal width."""
     narrow = jnp.array([1.0, 0.2])
     machine = machine_of_chains(
-        lambda x: -0.5 * jnp.sum((x / narrow) ** 2), 0.15, draws, bundles=bundles
+        lambda x: -0.5 * jnp.sum((x / narrow) ** 2),
+        0.15,
+        draws,
+        bundles=bundles,
     )
     starts = jnp.linspace(-1, 1, 2 * n).reshape(
         n,

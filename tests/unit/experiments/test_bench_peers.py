@@ -79,16 +79,28 @@ def test_trees_by_levels_have_our_gradients(cell: str) -> None:
     ids = np.arange(13)
     data = Subset(sst.TreeInstances(trees), ids)
     params, *want = parity.ours(
-        tree_lstm(len(trees.vocabulary), Cells(cell, 6, 4, 1.0)),
+        tree_lstm(
+            len(trees.vocabulary),
+            Cells(cell, 6, 4, 1.0),
+        ),
         data,
     )
 
     def loss(params: Any, start: int) -> Any:
         words, *arrays = batch_arrays(trees, ids[start : start + 5], 4)
-        return peer.summed_loss(jax.numpy.asarray(params["embed"])[words], params, None, arrays)[0]
+        return peer.summed_loss(
+            jax.numpy.asarray(params["embed"])[words],
+            params,
+            None,
+            arrays,
+        )[0]
 
     parity.assert_equal(
-        parity.summed(loss, params, range(0, len(ids), 5)),
+        parity.summed(
+            loss,
+            params,
+            range(0, len(ids), 5),
+        ),
         tuple(want),
     )
 
@@ -194,7 +206,10 @@ def test_graphs_side_by_side_have_our_gradients(kind: str, arrangement: str) -> 
         ("qm9", ggnn_dense.qm9, {"n_train": 20, "n_valid": 10, "hidden": 12, "steps": 1}),
         ("babi15", ggnn_jax.babi15, {"n_train": 120, "n_valid": 15, "nodes": 8}),
         pytest.param(
-            "wikiner", wikiner_jax.Model, {"n_train": 20, "n_valid": 5}, marks=pytest.mark.long
+            "wikiner",
+            wikiner_jax.Model,
+            {"n_train": 20, "n_valid": 5},
+            marks=pytest.mark.long,
         ),
     ],
 )

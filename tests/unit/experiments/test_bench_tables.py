@@ -16,7 +16,13 @@ from experiments.records import read
 
 def test_rows_in_fewer_bits_have_larger_errors(tmp_path):
     console = Console(file=io.StringIO(), width=120)
-    options = RowDtypesBench(rows=40, ids=20, steps=60, rate=0.25, json=tmp_path / "rows.jsonl")
+    options = RowDtypesBench(
+        rows=40,
+        ids=20,
+        steps=60,
+        rate=0.25,
+        json=tmp_path / "rows.jsonl",
+    )
     found = row_dtypes.main(options, console)
     errors = {row["rows"]: row["errors"][0] for row in found}
     assert list(errors) == list(row_dtypes.KINDS)
@@ -60,7 +66,11 @@ def test_a_step_of_torch_is_that_of_ours():
     params = recommender.parameters(sizes)
     (batch,) = recommender.batches(sizes, 1)
     theirs = RecommenderTorch(params, sizes.names, recommender.LEARNING_RATE, True)
-    programs = recommender._dlrm(sizes, RecommenderBench(), Console(file=io.StringIO()))
+    programs = recommender._dlrm(
+        sizes,
+        RecommenderBench(),
+        Console(file=io.StringIO()),
+    )
     ours = programs["ours, row-wise"]
     loss = float(recommender.loss(sizes.names, params, batch))
     assert abs(loss - float(theirs.loss(batch).detach())) < 1e-5
@@ -69,7 +79,12 @@ def test_a_step_of_torch_is_that_of_ours():
     theirs.step(batch)
     for name in sizes.names:
         weight = theirs.bags[name].weight.detach().numpy()
-        np.testing.assert_allclose(ours.params[name], weight, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            ours.params[name],
+            weight,
+            rtol=1e-4,
+            atol=1e-5,
+        )
 
 
 def test_benches_of_tables_check_their_options():

@@ -216,7 +216,9 @@ def test_a_minibatch_of_trees_makes_the_update_of_the_peer_in_jax(
     assert program.train() == levels.train() == 7 and program.updates() == levels.updates() == 1
     dense, table = (optimizer.param_groups[0]["params"] for optimizer in program._parts.optimizers)
     for got, want in zip(
-        [*table, *dense], [levels._table, *jax.tree.leaves(levels._params)], strict=True
+        [*table, *dense],
+        [levels._table, *jax.tree.leaves(levels._params)],
+        strict=True,
     ):
         np.testing.assert_allclose(
             got.detach().numpy(),

@@ -158,7 +158,11 @@ def test_start_up_leaves_the_user_s_environment_alone(tmp_path: Path) -> None:
             if not k.startswith(("JAX_", "NPROC", "XDG")):
                 clean[k] = v
         command = [sys.executable, "-c", code]
-        return subprocess.check_output(command, text=True, env={**clean, **environment}).split()
+        return subprocess.check_output(
+            command,
+            text=True,
+            env={**clean, **environment},
+        ).split()
 
     *rest, folder = run(XDG_CACHE_HOME=str(tmp_path))
     assert rest == ["1", "3"] and Path(folder).parent == tmp_path / "ampjax" / "xla"

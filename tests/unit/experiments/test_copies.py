@@ -77,7 +77,9 @@ def test_copies_of_a_network_compute_what_one_does(name: str) -> None:
     }
     for node, (tree, _) in gradients.items():
         for a, b in zip(
-            jax.tree.leaves(gradients_of_two[node][0]), jax.tree.leaves(tree), strict=True
+            jax.tree.leaves(gradients_of_two[node][0]),
+            jax.tree.leaves(tree),
+            strict=True,
         ):
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
     for sink, wanted in outputs.items():

@@ -53,7 +53,14 @@ def start():
 
 def batch(step):
     rng = np.random.default_rng(step)
-    return MODEL.batch(rng.integers(0, 7, (4, 9), dtype=np.int32))
+    return MODEL.batch(
+        rng.integers(
+            0,
+            7,
+            (4, 9),
+            dtype=np.int32,
+        )
+    )
 
 
 def late_training(late, delay, is_head=None):
@@ -123,8 +130,14 @@ def test_head_and_tail_are_parts_of_the_rows():
     assert losses[4] not in (losses[0], losses[3])
     for training in (everything, everywhere, head):
         training.finish()
-    np.testing.assert_array_equal(everything.table.dense(), everywhere.table.dense())
-    np.testing.assert_array_equal(nowhere.table.dense(), at_once.table.dense())
+    np.testing.assert_array_equal(
+        everything.table.dense(),
+        everywhere.table.dense(),
+    )
+    np.testing.assert_array_equal(
+        nowhere.table.dense(),
+        at_once.table.dense(),
+    )
     assert head.missed.means["tail"] == 0 < head.missed.means["head"]
 
 
@@ -151,9 +164,21 @@ def test_losses_by_how_often_an_n_gram_was_seen():
     rng = np.random.default_rng(1)
     train = rng.integers(0, 3, 4000, dtype=np.int32)
     train[rng.random(4000) < 0.02] = 4
-    pieces = rng.integers(0, 5, (20, 9), dtype=np.int32)
+    pieces = rng.integers(
+        0,
+        5,
+        (20, 9),
+        dtype=np.int32,
+    )
     losses = rng.random((20, 8))
-    counts = Counter(zip(train, train[1:], train[2:], strict=False))
+    counts = Counter(
+        zip(
+            train,
+            train[1:],
+            train[2:],
+            strict=False,
+        )
+    )
     cells = {"often": [], "seldom": [], "never": []}
     for row in range(20):
         for place in range(2, 8):
@@ -203,7 +228,10 @@ def test_all_ways_to_keep_a_table_train_alike(kinds, tmp_path):
     assert_close(late.table.dense(), wanted["ngrams"]["table"])
     held_out = batch(9)
     losses = [ways[kind].evaluate(held_out) for kind in kinds[:2]]
-    assert losses == pytest.approx([late.losses(held_out).mean()] * 2, rel=1e-5)
+    assert losses == pytest.approx(
+        [late.losses(held_out).mean()] * 2,
+        rel=1e-5,
+    )
 
 
 class CountedWay:
@@ -236,7 +264,11 @@ def test_ways_in_turns_get_the_same_batches():
         assert curve.losses == curve.steps  # an evaluation after each turn
         assert len(curve.seconds) == 4 and curve.seconds[-1] >= 1e-4
     ways = {"a": CountedWay(), "b": CountedWay()}
-    times = time_in_turns(ways, 3, lambda step: np.full((2, 9), step))
+    times = time_in_turns(
+        ways,
+        3,
+        lambda step: np.full((2, 9), step),
+    )
     assert times["a"].ratio == 1 and times["b"].milliseconds > 0
     assert ways["a"].seen == ways["b"].seen == [0, 1, 2, 3]
 
@@ -251,7 +283,11 @@ def test_no_letter_is_predicted_from_later_ones():
     late = early.copy()
     late[0, 5] = 0
     before, after = (MODEL.losses(params, MODEL.batch(piece)) for piece in (early, late))
-    np.testing.assert_allclose(before[0, :4], after[0, :4], atol=1e-6)
+    np.testing.assert_allclose(
+        before[0, :4],
+        after[0, :4],
+        atol=1e-6,
+    )
     assert float(jnp.abs(before[0, 5:] - after[0, 5:]).max()) > 1e-4
 
 

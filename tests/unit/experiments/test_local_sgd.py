@@ -73,7 +73,11 @@ def test_the_delayed_rule_is_synchronous_training():
     assert one.staleness == other.staleness == {0: 16}
 
 
-@pytest.mark.parametrize("momentum", [None, 0.9], ids=["sgd", "nesterov"])
+@pytest.mark.parametrize(
+    "momentum",
+    [None, 0.9],
+    ids=["sgd", "nesterov"],
+)
 def test_the_engine_does_what_a_plain_loop_does(momentum):
     settings = LocalSgd(
         hidden=5,
@@ -140,7 +144,13 @@ def test_the_engine_does_what_a_plain_loop_does(momentum):
         staleness_of(planned),
         return_counts=True,
     )
-    assert found.staleness == dict(zip(ages[0].tolist(), ages[1].tolist(), strict=True))
+    assert found.staleness == dict(
+        zip(
+            ages[0].tolist(),
+            ages[1].tolist(),
+            strict=True,
+        )
+    )
     assert found.clock == pytest.approx(max(visit.back for visit in planned))
 
 

@@ -16,7 +16,10 @@ from experiments.numerics import NumericsOptions, difference
 pytestmark = pytest.mark.nightly
 
 
-@pytest.mark.parametrize("name", ["perceptron", pytest.param("lm", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "name",
+    ["perceptron", pytest.param("lm", marks=pytest.mark.long)],
+)
 def test_compiled_numbers_are_right(name: str, tmp_path: Path) -> None:
     """A graph of AMPNet's and a program of Parallax's."""
     numerics.keep_exact([name], True, 0, str(tmp_path))
@@ -56,7 +59,13 @@ def test_each_choice_of_fusions_has_a_process(
     monkeypatch.setattr(numerics, "in_a_process", in_a_process)
     monkeypatch.setenv("XLA_FLAGS", f"--xla_a=1 --{FLAG}=dot")
     path = tmp_path / "numerics.jsonl"
-    numerics.main(NumericsOptions(models=("lm",), fusions=("unguarded", "none"), json=path))
+    numerics.main(
+        NumericsOptions(
+            models=("lm",),
+            fusions=("unguarded", "none"),
+            json=path,
+        )
+    )
     assert calls == [
         ("keep_exact", f"--xla_a=1 --{FLAG}="),
         ("measure", f"--xla_a=1 --{FLAG}=+individual_dot"),
@@ -82,7 +91,10 @@ def test_wrong_numbers_are_found() -> None:
         },
     )
     assert difference(wrong, right) == (pytest.approx(0.05), 0.25, "a['w']")
-    assert difference((float("nan"), right[1]), right)[0] == float("inf")
+    assert difference(
+        (float("nan"), right[1]),
+        right,
+    )[0] == float("inf")
 
 
 def test_a_model_that_is_not_there_is_refused() -> None:

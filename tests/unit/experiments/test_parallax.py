@@ -98,7 +98,10 @@ def test_programs_take_turns_after_a_warm_up() -> None:
         units=10,
     )
     assert timings["slow"].seconds == [2.0] * 3
-    assert (timings["fast"].per_s, timings["slow"].per_s) == (20.0, 5.0)
+    assert (
+        timings["fast"].per_s,
+        timings["slow"].per_s,
+    ) == (20.0, 5.0)
     assert programs["fast"].seen == ["a", "b"] * 4  # warm-up and three turns
     with pytest.raises(SettingsError, match="rounds"):
         Turns(programs, ["a"], clock).run(
@@ -145,7 +148,10 @@ def test_counted_bytes_are_those_of_table_3() -> None:
     for name, each in step.tables.items():
         longest[name] = max(len(own.inverse) for own in each.workers) * each.width * 4
     gathered = alone.load(predict.WAYS["AR"]).gathered
-    assert gathered == pytest.approx(2 * sum(longest.values()) * 3, rel=0.05)
+    assert gathered == pytest.approx(
+        2 * sum(longest.values()) * 3,
+        rel=0.05,
+    )
     together = predict.Counted(step, machines=2, each=2)
     assert (
         together.load(predict.WAYS["hybrid"]).merged
@@ -494,7 +500,13 @@ def test_ways_are_timed_over_processes(tmp_path: Path) -> None:
 def test_resources_of_experiments(tmp_path: Path) -> None:
     listed = []
     for name, n in (("a", 2), ("b", 1)):
-        listed.append({"host": name, "address": "localhost", "devices": list(range(n))})
+        listed.append(
+            {
+                "host": name,
+                "address": "localhost",
+                "devices": list(range(n)),
+            }
+        )
     resources = find_resources({"machines": listed})
     assert [len(first_machines(resources, n).machines) for n in (None, 2, 3)] == [2, 1, 2]
     with pytest.raises(

@@ -85,7 +85,10 @@ def measure(folder: Path, *sections: Section, **options) -> tuple[Kept | None, s
 
 
 def test_a_run_keeps_a_summary_of_each_commands_records(tmp_path: Path) -> None:
-    kept, printed = measure(tmp_path, section(command("a", "good"), command("b", "good")))
+    kept, printed = measure(
+        tmp_path,
+        section(command("a", "good"), command("b", "good")),
+    )
     assert kept is not None and kept.setting == SETTING
     assert list(kept.ended) == ["a", "b"] and "a: done" in printed
     assert kept.records() == {name: [{"value": 0.123457, "by": "good"}] for name in "ab"}
@@ -94,7 +97,11 @@ def test_a_run_keeps_a_summary_of_each_commands_records(tmp_path: Path) -> None:
 
 
 def test_a_command_that_fails_stops_no_other_and_is_told_on_the_page(tmp_path: Path) -> None:
-    one = section(command("bad", "broken"), command("mute", "silent"), command("last", "good"))
+    one = section(
+        command("bad", "broken"),
+        command("mute", "silent"),
+        command("last", "good"),
+    )
     kept, printed = measure(tmp_path, one)
     assert kept is not None
     assert "bad: failed: the file: expected data, got none." in printed
@@ -118,17 +125,27 @@ def test_a_command_that_takes_too_long_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Command, "limit_s", 0.3)
-    kept, _ = measure(tmp_path, section(command("a", "slow"), command("b", "silent")))
+    kept, _ = measure(
+        tmp_path,
+        section(command("a", "slow"), command("b", "silent")),
+    )
     assert kept is not None
     assert kept.ended["a"].failure == "it took more than 0 minutes"
     assert "b" in kept.ended
 
 
 def test_a_run_goes_on_with_what_has_not_ended_well(tmp_path: Path) -> None:
-    measure(tmp_path, section(command("a", "good"), command("b", "broken")))
+    measure(
+        tmp_path,
+        section(command("a", "good"), command("b", "broken")),
+    )
     kept, printed = measure(
         tmp_path,
-        section(command("a", "good"), command("b", "good"), command("c", "good")),
+        section(
+            command("a", "good"),
+            command("b", "good"),
+            command("c", "good"),
+        ),
         resume=True,
     )
     assert kept is not None and "2 of 3 commands" in printed
@@ -155,7 +172,11 @@ def test_only_some(tmp_path: Path) -> None:
 
 def test_a_command_that_does_not_fit_into_the_time_is_left_for_later(tmp_path: Path) -> None:
     long = replace(command("long", "good"), minutes=10.0)
-    kept, printed = measure(tmp_path, section(long, command("b", "good")), minutes=5.0)
+    kept, printed = measure(
+        tmp_path,
+        section(long, command("b", "good")),
+        minutes=5.0,
+    )
     assert kept is not None and list(kept.ended) == ["b"]
     assert "long: left for --resume" in printed
 
@@ -196,7 +217,12 @@ def test_some_commands_are_measured_again_at_a_later_commit(
     measure(tmp_path, *sections)
     later = replace(SETTING, commit="fedc9876")
     monkeypatch.setattr(driver, "setting_of", lambda date: later)
-    kept, printed = measure(tmp_path, *sections, again=True, only=("two",))
+    kept, printed = measure(
+        tmp_path,
+        *sections,
+        again=True,
+        only=("two",),
+    )
     assert "1 of 1 commands" in printed
     assert kept is not None
     assert {name: each.commit for name, each in kept.ended.items()} == {"a": "", "b": "fedc9876"}
@@ -213,7 +239,11 @@ def test_some_commands_are_measured_again_at_a_later_commit(
 def test_a_run_of_another_day_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure(tmp_path, section(command("a", "good")))
     monkeypatch.setattr(driver, "setting_of", lambda date: replace(SETTING, date="2026-11-04"))
-    kept, _ = measure(tmp_path, section(command("b", "good")), resume=True)
+    kept, _ = measure(
+        tmp_path,
+        section(command("b", "good")),
+        resume=True,
+    )
     assert kept is not None and list(kept.ended) == ["a", "b"]
 
 
@@ -223,7 +253,10 @@ def test_a_run_ends_when_the_commit_changes(
     found = iter([SETTING, SETTING, replace(SETTING, commit="fedc9876")])
     monkeypatch.setattr(driver, "setting_of", lambda date: next(found))
     with pytest.raises(SettingsError, match="got commit fedc9876"):
-        measure(tmp_path, section(command("a", "good"), command("b", "good")))
+        measure(
+            tmp_path,
+            section(command("a", "good"), command("b", "good")),
+        )
     assert list(load(tmp_path / NAME).ended) == ["a"]
 
 
@@ -234,7 +267,11 @@ def test_changed_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ):
         measure(tmp_path, section(command("a", "good")))
     assert not (tmp_path / NAME).exists()
-    kept, _ = measure(tmp_path, section(command("a", "good")), allow_dirty=True)
+    kept, _ = measure(
+        tmp_path,
+        section(command("a", "good")),
+        allow_dirty=True,
+    )
     assert kept is not None and "0123abcd with changes" in page(kept, ())
 
 
@@ -269,7 +306,13 @@ def test_nothing_to_write_pages_from(tmp_path: Path) -> None:
 
 def test_a_line_below_a_table_says_what_was_run_when_and_where() -> None:
     one = section(command("a", "good"))
-    ended = Ended("a", "python -m experiments good", 1234.5, "2026-11-04", records=[{"value": 1}])
+    ended = Ended(
+        "a",
+        "python -m experiments good",
+        1234.5,
+        "2026-11-04",
+        records=[{"value": 1}],
+    )
     text = page(Kept(SETTING, {"a": ended}), [one])
     assert (
         "*`python -m experiments good` (1,234 s); commit 0123abcd, JAX 0.10.2, 4 November 2026.*"
@@ -351,7 +394,12 @@ FAULT = {
     "to_go_on_s": {"median": 5, "worst": 6},
 }
 NONE = {"n": 0, "noticed_s": None, "to_go_on_s": None}
-BATCH = {"ours_ms": 2.0, "plain_ms": 3.0, "ratio": 1.5, "spread": [1.4, 1.6]}
+BATCH = {
+    "ours_ms": 2.0,
+    "plain_ms": 3.0,
+    "ratio": 1.5,
+    "spread": [1.4, 1.6],
+}
 LOOP = {"elements": 1024, "vmap_ms": 8.0, "map_ms": 4.0, "lanes_ms": 3.0, "chosen_ms": 2.0}
 TRAINED = {
     "seeds": [0, 1],
@@ -477,7 +525,12 @@ def test_the_processor_has_a_name(tmp_path: Path) -> None:
 def test_changes_of_pages_do_not_count(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         own = "-c", "user.name=A", "-c", "user.email=a@example.org"
-        subprocess.run(["git", *own, *arguments], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(
+            ["git", *own, *arguments],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+        )
 
     git("init")
     for name in ("docs", "experiments", "ampjax"):
@@ -514,7 +567,9 @@ def test_the_sections_fit_into_an_hour_and_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "each", [c for one in SECTIONS for c in one.commands], ids=lambda c: c.name
+    "each",
+    [c for one in SECTIONS for c in one.commands],
+    ids=lambda c: c.name,
 )
 def test_the_command_lines_of_sections_can_be_read(each: Command) -> None:
     from experiments.__main__ import parse
@@ -540,7 +595,10 @@ def test_the_start_pages_table_is_what_the_records_give() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="figures name the commit of a checkout")
+@pytest.mark.skipif(
+    not (ROOT / ".git").exists(),
+    reason="figures name the commit of a checkout",
+)
 def test_a_section_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     out = str(tmp_path / "out")

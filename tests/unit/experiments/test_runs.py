@@ -155,7 +155,8 @@ def test_throughput_counts_sequences_not_buckets(tmp_path: Path) -> None:
         {"mode": "sync"},
         {"mode": "pipeline", "policy": "backward_first", "max_dispatch_size": 1},
         pytest.param(
-            {"replicas": 2, "workers": 2, "replica_sync": "every_k:2"}, marks=pytest.mark.nightly
+            {"replicas": 2, "workers": 2, "replica_sync": "every_k:2"},
+            marks=pytest.mark.nightly,
         ),
         {"single": True, "max_active_keys": 16},
     ],

@@ -42,7 +42,11 @@ def test_both_ways_see_the_same_sentences() -> None:
     subject = make_subject("lm", options, None, True, 0)
     rows = []
     for batch in subject.batches(0):
-        for row, n in zip(batch["targets"], batch["length"], strict=True):
+        for row, n in zip(
+            batch["targets"],
+            batch["length"],
+            strict=True,
+        ):
             if n:
                 rows.append(row[:n].tolist())
     instances = []

@@ -275,7 +275,8 @@ def test_what_has_diverged_has_a_cell_too():
 
 
 @pytest.mark.parametrize(
-    "remedy", [pytest.param(name, marks=pytest.mark.nightly) for name in REMEDIES]
+    "remedy",
+    [pytest.param(name, marks=pytest.mark.nightly) for name in REMEDIES],
 )
 def test_every_remedy_learns_late_and_not(remedy):
     for delay in (0, 2):
@@ -364,7 +365,10 @@ def test_late_gradients_of_trees_are_those_of_single_trees(small_treebank):
     )
 
 
-@pytest.mark.parametrize("late", ["rows", pytest.param("dense", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "late",
+    ["rows", pytest.param("dense", marks=pytest.mark.nightly)],
+)
 def test_a_table_or_all_else_is_late(late, monkeypatch):
     monkeypatch.setattr(ngrams, "MEMORY", replace(ngrams.MEMORY, n_rows=50))
     letters = np.arange(400, dtype=np.int32) * 7 % 11

@@ -52,7 +52,11 @@ def test_what_is_taken_is_found_without_a_list_of_all_copies():
         tracemalloc.stop()
     assert most < n * n  # a byte for each copy; indices would be eight
     found = batched(1.0, batch)
-    assert np.allclose(found, [x[at].sum(), 0], rtol=1e-4)  # sums of thousands in another order
+    assert np.allclose(
+        found,
+        [x[at].sum(), 0],
+        rtol=1e-4,
+    )  # sums of thousands in another order
 
 
 def rounds(params, example):
@@ -61,7 +65,10 @@ def rounds(params, example):
     h = example["x"]
     for weight in params:
         sent = amp.propagate(
-            [lambda row, w=weight: row * w, lambda row, w=weight: row - w],
+            [
+                lambda row, w=weight: row * w,
+                lambda row, w=weight: row - w,
+            ],
             edges,
             h,
         )
@@ -76,12 +83,18 @@ def test_rounds_over_the_same_edges_share_arrays():
         np.array([1, 2, 0, 2], np.int32),
         np.array([0, 1, 0, 1], np.int32),
     )
-    example = {"x": np.array([1.0, 2.0, 3.0], np.float32), "edges": edges}
+    example = {
+        "x": np.array([1.0, 2.0, 3.0], np.float32),
+        "edges": edges,
+    }
 
     def n_arrays(n_rounds):
         batched = amp.vmap(rounds, spec, params=jnp.ones(n_rounds))
         batch = batched.pack([example])
-        assert np.allclose(batched(jnp.ones(n_rounds), batch), by_hand(n_rounds))
+        assert np.allclose(
+            batched(jnp.ones(n_rounds), batch),
+            by_hand(n_rounds),
+        )
         return len(batch.arrays)
 
     def by_hand(n_rounds):
@@ -99,7 +112,15 @@ def test_rounds_over_the_same_edges_share_arrays():
 
 
 def sum_of_squares(params, example):
-    return amp.sum(amp.map(lambda x: x**2, example["x"])) * params
+    return (
+        amp.sum(
+            amp.map(
+                lambda x: x**2,
+                example["x"],
+            )
+        )
+        * params
+    )
 
 
 def arrays_of(batches):
@@ -166,7 +187,10 @@ def test_batches_are_packed_together_as_one_by_one(parts):
     batched = amp.vmap(loss, spec, params=1.0)
     columns = Columns(batched._leaves, examples)
     shapes = BatchShapes(batched._last, 4, parts)
-    groups = in_batches(np.arange(len(examples)), 4 * (parts or 1))
+    groups = in_batches(
+        np.arange(len(examples)),
+        4 * (parts or 1),
+    )
     shapes.find(columns, groups[::3], columns.n_elements())
     packed = PackedData(columns, shapes)
     together = arrays_of(packed.batches(groups))

@@ -57,7 +57,11 @@ def test_batches_that_fit_no_shape_share_one():
         examples.n_elements(),
     )
     seen = set()
-    for numbers, batch in zip(groups, shapes.pack(examples, groups), strict=True):
+    for numbers, batch in zip(
+        groups,
+        shapes.pack(examples, groups),
+        strict=True,
+    ):
         own = tuple(len(array) for array in batch.arrays)
         assert (np.array(own) >= examples.sizes[numbers].sum(0)).all()
         seen.add(own)
@@ -69,7 +73,12 @@ def test_batches_that_fit_no_shape_share_one():
 def test_one_shape_has_room_for_batches_that_were_not_sampled_and_no_more():
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 12, 4000)
-    examples = Examples(np.stack([lengths, np.full(4000, 3)], 1))
+    examples = Examples(
+        np.stack(
+            [lengths, np.full(4000, 3)],
+            1,
+        )
+    )
     shapes = BatchShapes(Program(), 32)
     groups = np.split(rng.permutation(4000), 125)
     shapes.find(
@@ -82,6 +91,9 @@ def test_one_shape_has_room_for_batches_that_were_not_sampled_and_no_more():
     largest = max(lengths[numbers].sum() for numbers in groups)
     assert largest < shape.sizes[0] < 1.5 * lengths.mean() * 32
     for _ in range(20):
-        for batch in shapes.pack(examples, np.split(rng.permutation(4000), 125)):
+        for batch in shapes.pack(
+            examples,
+            np.split(rng.permutation(4000), 125),
+        ):
             own = [len(array) for array in batch.arrays]
             assert own == list(shape.sizes.values())

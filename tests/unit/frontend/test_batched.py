@@ -20,7 +20,11 @@ def example(seed, n):
         "x": rng.normal(size=(n, 2)).astype(np.float32),
         "words": rng.integers(0, 7, n).astype(np.int32),
         "chars": amp.Ragged(
-            rng.integers(0, 7, int(sizes.sum())).astype(np.int32),
+            rng.integers(
+                0,
+                7,
+                int(sizes.sum()),
+            ).astype(np.int32),
             sizes,
         ),
         "k": np.int32(rng.integers(0, 3)),
@@ -125,8 +129,19 @@ def attention(p, s):
     )
 
     def each(q):
-        weights = amp.softmax(amp.map(lambda v: jnp.dot(q, v), values))
-        return amp.sum(amp.map(lambda a, v: a * v, weights, values))
+        weights = amp.softmax(
+            amp.map(
+                lambda v: jnp.dot(q, v),
+                values,
+            )
+        )
+        return amp.sum(
+            amp.map(
+                lambda a, v: a * v,
+                weights,
+                values,
+            )
+        )
 
     return amp.sum(
         amp.map(
@@ -171,7 +186,10 @@ def chosen_sequences(p, s):
     """Each example's elements are computed in the branch that the example chooses."""
     chosen = amp.cond(
         s["k"] > 0,
-        lambda: amp.map(lambda x: jnp.tanh(x @ p["w"]), s["x"]),
+        lambda: amp.map(
+            lambda x: jnp.tanh(x @ p["w"]),
+            s["x"],
+        ),
         lambda: amp.map(lambda x: x**2, s["x"]),
     )
     return amp.sum(
@@ -196,7 +214,11 @@ FUNCTIONS = [
 
 
 def compare(one, other, tolerance=2e-5):
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(one),
+        jax.tree.leaves(other),
+        strict=True,
+    ):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
@@ -298,7 +320,12 @@ def test_nothing_comes_from_rows_that_are_not_there():
 
     examples = []
     for each in EXAMPLES:
-        examples.append({**each, "x": np.abs(each["x"]) + 0.1})
+        examples.append(
+            {
+                **each,
+                "x": np.abs(each["x"]) + 0.1,
+            }
+        )
     batched = amp.vmap(inverse, SPEC, params=PARAMS)
     batch = batched.pack(examples, size=6)
     grads = jax.grad(lambda p: jnp.sum(batched(p, batch) * batch.weights))(PARAMS)
@@ -332,7 +359,10 @@ def test_an_ensemble_is_a_vmap_over_parameters():
     )
     compare(
         both[1],
-        batched(jax.tree.map(lambda x: 0.5 * x, PARAMS), batch),
+        batched(
+            jax.tree.map(lambda x: 0.5 * x, PARAMS),
+            batch,
+        ),
     )
 
 
@@ -448,7 +478,12 @@ def test_mistakes_have_errors():
     with pytest.raises(DataError, match="what its own `pack` made, got another function's batch"):
         batched(PARAMS, other.pack(EXAMPLES))
     with pytest.raises(DataError, match=r"instance 1: expected `\['chars'\]`, got \['x'\]"):
-        batched.pack([EXAMPLES[0], {"x": np.zeros((2, 2))}])
+        batched.pack(
+            [
+                EXAMPLES[0],
+                {"x": np.zeros((2, 2))},
+            ]
+        )
     with pytest.raises(DataError, match="a number from -7 to 6, of one of 7 entries"):
         batched.pack(
             [
@@ -463,11 +498,17 @@ def test_mistakes_have_errors():
 def test_sequences_come_back_as_values_and_lengths():
     def lengthy(p, s):
         letters = amp.map(
-            lambda chars: amp.map(lambda c: p["embed"][c], chars),
+            lambda chars: amp.map(
+                lambda c: p["embed"][c],
+                chars,
+            ),
             s["chars"],
         )
         return {
-            "rows": amp.map(lambda x: x @ p["w"], s["x"]),
+            "rows": amp.map(
+                lambda x: x @ p["w"],
+                s["x"],
+            ),
             "letters": letters,
             "own": s["words"],
         }
@@ -480,7 +521,9 @@ def test_sequences_come_back_as_values_and_lengths():
         0,
     ]
     for rows, letters, own, each in zip(
-        *(found[k].tolist()[:4] for k in ("rows", "letters", "own")), EXAMPLES, strict=True
+        *(found[k].tolist()[:4] for k in ("rows", "letters", "own")),
+        EXAMPLES,
+        strict=True,
     ):
         want = lengthy(PARAMS, each)
         compare(
@@ -490,7 +533,12 @@ def test_sequences_come_back_as_values_and_lengths():
         assert own.tolist() == each["words"].tolist()
         assert [len(part) for part in letters] == np.asarray(each["chars"].sizes).tolist()
         compare(
-            np.concatenate([np.zeros((0, 2)), *letters]),
+            np.concatenate(
+                [
+                    np.zeros((0, 2)),
+                    *letters,
+                ]
+            ),
             PARAMS["embed"][np.asarray(each["chars"].values)],
         )
 

@@ -36,7 +36,10 @@ EXAMPLES = [example(seed, n) for seed, n in enumerate((3, 0, 6, 1))]
 
 def model(p, s):
     h, _ = amp.scan(
-        lambda h, x: (jnp.tanh(h @ p["w"] + x), None),
+        lambda h, x: (
+            jnp.tanh(h @ p["w"] + x),
+            None,
+        ),
         jnp.zeros(2, p["w"].dtype),
         s["x"],
     )
@@ -70,7 +73,11 @@ def loss(p, batch):
 
 
 def compare(one, other, tolerance=1e-5):
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(one),
+        jax.tree.leaves(other),
+        strict=True,
+    ):
         np.testing.assert_allclose(
             np.asarray(a, np.float64),
             np.asarray(b, np.float64),
@@ -179,7 +186,14 @@ def test_parts_have_equal_shapes_and_uneven_ones_are_filled_up():
         BATCHED.pack(EXAMPLES[:2], parts=3)
 
 
-@pytest.mark.parametrize("seed", [8, 11, pytest.param(12, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        8,
+        11,
+        pytest.param(12, marks=pytest.mark.nightly),
+    ],
+)
 def test_parts_with_levels_of_different_width_have_equal_shapes(seed):
     """Levels as wide as in the widest part need more rows together than any part alone."""
 
@@ -199,7 +213,10 @@ def test_parts_with_levels_of_different_width_have_equal_shapes(seed):
         of_example = np.random.default_rng(number)
         parent = np.full(n, -1, np.int32)
         for i in range(1, n):
-            parent[i] = of_example.integers(max(-1, i - 6), i)
+            parent[i] = of_example.integers(
+                max(-1, i - 6),
+                i,
+            )
         x = of_example.normal(size=(n, 2)).astype(np.float32)
         examples.append({"x": x, "parent": parent})
     spec = {"x": "float32[n,2]", "parent": "int32[n]"}
@@ -207,7 +224,10 @@ def test_parts_with_levels_of_different_width_have_equal_shapes(seed):
     parts = batched.pack(examples, parts=5)
     whole = batched(PARAMS, examples)
     for number in range(5):
-        part = jax.tree.map(lambda x, number=number: x[number], parts)
+        part = jax.tree.map(
+            lambda x, number=number: x[number],
+            parts,
+        )
         compare(
             batched(PARAMS, part),
             whole[6 * number : 6 * number + 6],
@@ -228,7 +248,12 @@ def test_bfloat16():
     )
     examples = []
     for each in EXAMPLES:
-        examples.append({**each, "x": jnp.asarray(each["x"], jnp.bfloat16)})
+        examples.append(
+            {
+                **each,
+                "x": jnp.asarray(each["x"], jnp.bfloat16),
+            }
+        )
     batched = amp.vmap(
         model,
         {**SPEC, "x": "bfloat16[n,2]"},
@@ -252,8 +277,17 @@ def test_float64():
         )
         examples = []
         for each in EXAMPLES:
-            examples.append({**each, "x": np.asarray(each["x"], np.float64)})
-        found = amp.vmap(model, {**SPEC, "x": "float64[n,2]"}, params=double)(
+            examples.append(
+                {
+                    **each,
+                    "x": np.asarray(each["x"], np.float64),
+                }
+            )
+        found = amp.vmap(
+            model,
+            {**SPEC, "x": "float64[n,2]"},
+            params=double,
+        )(
             double,
             examples,
         )

@@ -26,13 +26,30 @@ def model(p, s):
         lambda chars: amp.sum(amp.map(jnp.sin, chars)),
         s["chars"],
     )
-    step = lambda h, pair: (jnp.tanh(h @ p["w"] + pair[0] + pair[1]), None)
-    last = amp.scan(step, p["b"], (s["x"], sums))[0]
+    step = lambda h, pair: (
+        jnp.tanh(h @ p["w"] + pair[0] + pair[1]),
+        None,
+    )
+    last = amp.scan(
+        step,
+        p["b"],
+        (s["x"], sums),
+    )[0]
     pairs = amp.map(
-        lambda x: amp.softmax(amp.map(lambda y: x @ p["w"] @ y, s["x"])),
+        lambda x: amp.softmax(
+            amp.map(
+                lambda y: x @ p["w"] @ y,
+                s["x"],
+            )
+        ),
         s["x"],
     )
-    return jnp.sum(last) + amp.sum(amp.map(lambda row: amp.sum(amp.map(jnp.sin, row)), pairs))
+    return jnp.sum(last) + amp.sum(
+        amp.map(
+            lambda row: amp.sum(amp.map(jnp.sin, row)),
+            pairs,
+        )
+    )
 
 
 def example(rng, n):
@@ -52,7 +69,11 @@ def shapes(batch):
     return [array.shape for array in batch.arrays]
 
 
-LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=4)
+LENGTHS = st.lists(
+    st.integers(0, 6),
+    min_size=1,
+    max_size=4,
+)
 
 
 @settings(max_examples=tried(32))
@@ -88,7 +109,10 @@ def test_examples_that_fit_have_its_shapes():
     with jax.enable_x64(True):
         batched = amp.vmap(model, SPEC, params=PARAMS)
         earlier = batched.pack(drawn(rng, [5, 6, 4]))
-        fewer = batched.pack(earlier_part := drawn(rng, [1, 2]), like=earlier)
+        fewer = batched.pack(
+            earlier_part := drawn(rng, [1, 2]),
+            like=earlier,
+        )
         assert shapes(fewer) == shapes(earlier)
         assert fewer.n_examples == len(earlier_part)
         on_device = jax.tree.map(jnp.asarray, earlier)
@@ -110,7 +134,11 @@ def test_sizes_that_drift_have_few_shapes():
         seen = set()
         alone = set()
         for longest in range(5, 80):
-            lengths = rng.integers(longest // 2, longest, rng.integers(6, 9))
+            lengths = rng.integers(
+                longest // 2,
+                longest,
+                rng.integers(6, 9),
+            )
             examples = drawn(rng, lengths)
             batch = batched.pack(examples, like=batch)
             seen.add(tuple(shapes(batch)))
@@ -122,8 +150,14 @@ def test_parts_are_like_parts():
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
         batched = amp.vmap(model, SPEC, params=PARAMS)
-        earlier = batched.pack(drawn(rng, [5, 6, 4, 5]), parts=2)
-        batch = batched.pack(drawn(rng, [3, 2, 1]), like=earlier)
+        earlier = batched.pack(
+            drawn(rng, [5, 6, 4, 5]),
+            parts=2,
+        )
+        batch = batched.pack(
+            drawn(rng, [3, 2, 1]),
+            like=earlier,
+        )
         assert shapes(batch) == shapes(earlier)
         assert batch.weights.tolist() == [[1, 1], [1, 0]]
 
@@ -180,8 +214,15 @@ def test_epochs_are_like_a_batch_of_another_epoch():
         found = []
         for batch in batched.batches(examples, seed=7, like=earlier):
             found += [batched(PARAMS, batch)[: batch.n_examples]]
-        np.testing.assert_allclose(np.concatenate(found), np.concatenate(want), rtol=1e-9)
-        in_parts = batched.pack(drawn(rng, [5, 6, 4, 5]), parts=2)
+        np.testing.assert_allclose(
+            np.concatenate(found),
+            np.concatenate(want),
+            rtol=1e-9,
+        )
+        in_parts = batched.pack(
+            drawn(rng, [5, 6, 4, 5]),
+            parts=2,
+        )
         for batch in batched.batches(examples[:3], like=in_parts):
             assert shapes(batch) == shapes(in_parts)
             assert batch.n_examples == 3

@@ -59,15 +59,28 @@ def across(p, s):
         lambda y: jnp.tanh(y @ p["v"]),
         s["y"],
     )
-    return amp.sum(amp.map(jnp.sum, attend(queries, s["y"], values)))
+    return amp.sum(
+        amp.map(
+            jnp.sum,
+            attend(queries, s["y"], values),
+        )
+    )
 
 
 def within(p, s):
     """Computes attention within a sequence, in two layers."""
-    h = amp.map(lambda x: x @ p["w"], s["x"])
+    h = amp.map(
+        lambda x: x @ p["w"],
+        s["x"],
+    )
     for _ in range(2):
         h = attend(h, h, h)
-    return amp.sum(amp.map(lambda v: jnp.sum(v**2), h))
+    return amp.sum(
+        amp.map(
+            lambda v: jnp.sum(v**2),
+            h,
+        )
+    )
 
 
 def heads(p, s):
@@ -96,7 +109,10 @@ def heads(p, s):
 
 def causal(p, s):
     """Hides later elements from attention by element number."""
-    h = amp.map(lambda x: x @ p["w"], s["x"])
+    h = amp.map(
+        lambda x: x @ p["w"],
+        s["x"],
+    )
 
     def each(q, i):
         scores = amp.map(
@@ -105,14 +121,23 @@ def causal(p, s):
             s["at"],
         )
         shares = amp.softmax(scores)
-        return amp.sum(amp.map(lambda share, k: share * k, shares, h))
+        return amp.sum(
+            amp.map(
+                lambda share, k: share * k,
+                shares,
+                h,
+            )
+        )
 
     return jnp.sum(amp.sum(amp.map(each, h, s["at"])) ** 3)
 
 
 def distances(p, s):
     """Computes distances, their maximum and logsumexp, and sums that depend on one side of the pairs alone."""
-    h = amp.map(lambda x: x @ p["w"], s["x"])
+    h = amp.map(
+        lambda x: x @ p["w"],
+        s["x"],
+    )
 
     def each(a):
         apart = amp.map(
@@ -153,7 +178,10 @@ def texts(p, s):
 
 def beyond(p, s):
     """Reads pairs outside the block: in a loop, in a choice, by one element, and in a map with a combinator inside."""
-    h = amp.map(lambda x: x @ p["w"], s["x"])
+    h = amp.map(
+        lambda x: x @ p["w"],
+        s["x"],
+    )
 
     def each(a):
         scores = amp.map(
@@ -166,7 +194,11 @@ def beyond(p, s):
             scores,
         )
         chosen = amp.map(
-            lambda z: amp.cond(amp.read(z > 0), lambda: z**2, lambda: -z),
+            lambda z: amp.cond(
+                amp.read(z > 0),
+                lambda: z**2,
+                lambda: -z,
+            ),
             scores,
         )
         first = amp.cond(
@@ -181,7 +213,12 @@ def beyond(p, s):
 
 def guarded(p, s):
     """Divides and takes logarithms that are finite only for pairs within one example."""
-    mean = amp.mean(amp.map(lambda x: x[0], s["x"]))
+    mean = amp.mean(
+        amp.map(
+            lambda x: x[0],
+            s["x"],
+        )
+    )
     near = amp.map(
         lambda x: x[0] - mean + 10,
         s["x"],
@@ -190,7 +227,12 @@ def guarded(p, s):
         lambda y: jnp.sqrt(9 + mean - jnp.clip(y[0], -1, 1) * p["w"][0, 0]),
         s["y"],
     )
-    total = lambda a: amp.sum(amp.map(lambda b: jnp.log(a * b), far))
+    total = lambda a: amp.sum(
+        amp.map(
+            lambda b: jnp.log(a * b),
+            far,
+        )
+    )
     return amp.sum(amp.map(total, near))
 
 
@@ -222,7 +264,11 @@ def by_example(function):
 
 
 def close(one, other):
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(one),
+        jax.tree.leaves(other),
+        strict=True,
+    ):
         largest = max(1, np.abs(b).max(initial=0))
         np.testing.assert_allclose(
             a,
@@ -244,7 +290,10 @@ def test_a_product_is_divided_by_a_product():
     """The divisor begins with a number, and has factors of both sides of a pair behind the number."""
 
     def quotients(p, s):
-        h = amp.map(lambda x: x @ p["w"], s["x"])
+        h = amp.map(
+            lambda x: x @ p["w"],
+            s["x"],
+        )
 
         def each(a):
             quotient = lambda b: jnp.sum(a * b / (2.0 * (jnp.exp(a) * jnp.exp(b))))
@@ -261,8 +310,16 @@ def test_a_block_is_read_by_pairs_further_in():
 
     def of_keys(p, s):
         def of_text(text):
-            keys = amp.map(lambda y: jnp.tanh(y @ p["w"]), s["y"])
-            each = lambda x: amp.sum(amp.map(lambda key: jnp.sin(x @ key), keys))
+            keys = amp.map(
+                lambda y: jnp.tanh(y @ p["w"]),
+                s["y"],
+            )
+            each = lambda x: amp.sum(
+                amp.map(
+                    lambda key: jnp.sin(x @ key),
+                    keys,
+                )
+            )
             return amp.sum(amp.map(each, text))
 
         return amp.sum(amp.map(of_text, s["texts"]))
@@ -324,7 +381,12 @@ def test_elements_that_a_branch_alone_reads_are_no_block():
 
     def spelled(p, s):
         def word(rare, letters):
-            total = lambda: amp.sum(amp.map(lambda x: jnp.tanh(x @ p["w"]), letters))
+            total = lambda: amp.sum(
+                amp.map(
+                    lambda x: jnp.tanh(x @ p["w"]),
+                    letters,
+                )
+            )
             return amp.cond(rare > 0, total, lambda: jnp.zeros(3))
 
         return jnp.sum(
@@ -354,7 +416,11 @@ def test_elements_that_a_branch_alone_reads_are_no_block():
 def test_the_same_bits_from_run_to_run():
     one = values_and_gradients(within)
     other = values_and_gradients(within)
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(one),
+        jax.tree.leaves(other),
+        strict=True,
+    ):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
@@ -364,7 +430,11 @@ def test_nan_stays_in_its_example():
     examples = [*EXAMPLES]
     examples[0] = dict(
         examples[0],
-        x=np.full((3, 3), np.nan, np.float32),
+        x=np.full(
+            (3, 3),
+            np.nan,
+            np.float32,
+        ),
     )
     for function in (across, within, distances):
         _, found = values_and_gradients(
@@ -400,16 +470,29 @@ def test_blocks_under_transformations():
             several,
         )
         close(
-            jax.tree.map(lambda x, i=i: x[i], grads),
+            jax.tree.map(
+                lambda x, i=i: x[i],
+                grads,
+            ),
             jax.grad(loss)(one),
         )
-    second = jax.jvp(jax.grad(loss), (PARAMS,), (PARAMS,))[1]
+    second = jax.jvp(
+        jax.grad(loss),
+        (PARAMS,),
+        (PARAMS,),
+    )[1]
     step = 1e-2
     high, low = (jax.tree.map(lambda x, k=k: x * (1 + k * step), PARAMS) for k in (1, -1))
     slope = jax.tree.map(
-        lambda a, b: (a - b) / (2 * step), jax.grad(loss)(high), jax.grad(loss)(low)
+        lambda a, b: (a - b) / (2 * step),
+        jax.grad(loss)(high),
+        jax.grad(loss)(low),
     )
-    for a, b in zip(jax.tree.leaves(second), jax.tree.leaves(slope), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(second),
+        jax.tree.leaves(slope),
+        strict=True,
+    ):
         np.testing.assert_allclose(
             a,
             b,

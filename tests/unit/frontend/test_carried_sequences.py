@@ -36,11 +36,19 @@ SIZES = [
 def example(seed, n, m, k):
     rng = np.random.default_rng(seed)
     n_edges = int(rng.integers(0, 5)) if n else 0
-    ends = rng.integers(0, max(n, 1), (n_edges, 2)).astype(
+    ends = rng.integers(
+        0,
+        max(n, 1),
+        (n_edges, 2),
+    ).astype(
         np.int32,
     )
     sizes = rng.integers(0, 3, m)
-    chars = rng.integers(0, 2, int(sizes.sum())).astype(
+    chars = rng.integers(
+        0,
+        2,
+        int(sizes.sum()),
+    ).astype(
         np.int32,
     )
     return {
@@ -153,7 +161,11 @@ def two_lengths(p, s):
         xs, us = carry
         largest = amp.max(us)
         turned = amp.map(
-            lambda x: jnp.where(largest > 0, x @ p["w"], x),
+            lambda x: jnp.where(
+                largest > 0,
+                x @ p["w"],
+                x,
+            ),
             xs,
         )
         return turned, amp.map(
@@ -194,7 +206,11 @@ def part(p, s):
         )
 
     return summed(
-        amp.fori_loop(s["k"], body, s["x"][1:]),
+        amp.fori_loop(
+            s["k"],
+            body,
+            s["x"][1:],
+        ),
     )
 
 
@@ -202,10 +218,17 @@ def attention(p, s):
     def body(i, hs):
         def of(h):
             weights = amp.softmax(
-                amp.map(lambda g: h @ (p["w"] @ g), hs),
+                amp.map(
+                    lambda g: h @ (p["w"] @ g),
+                    hs,
+                ),
             )
             return h + amp.sum(
-                amp.map(lambda w, g: w * jnp.tanh(g + p["b"]), weights, hs),
+                amp.map(
+                    lambda w, g: w * jnp.tanh(g + p["b"]),
+                    weights,
+                    hs,
+                ),
             )
 
         return amp.map(of, hs)
@@ -286,7 +309,10 @@ def in_a_map(p, s):
         own, given = amp.fori_loop(
             s["k"],
             body,
-            (amp.map(lambda x: x * u, s["x"]), s["x"]),
+            (
+                amp.map(lambda x: x * u, s["x"]),
+                s["x"],
+            ),
         )
         return summed(own) + summed(given)
 
@@ -313,7 +339,10 @@ def in_a_loop(p, s):
     def turn(i, hs):
         return amp.fori_loop(
             i,
-            lambda j, own: amp.map(lambda h: h * p["b"] + j, own),
+            lambda j, own: amp.map(
+                lambda h: h * p["b"] + j,
+                own,
+            ),
             hs,
         )
 
@@ -603,13 +632,25 @@ def test_elements_of_a_turn_beside_a_carry_of_the_same_sequence():
         xs, _ = amp.scan(turn, s["x"], s["lists"])
         xs, sums = amp.scan(back, xs, s["lists"], reverse=True)
         weights = jnp.arange(xs.shape[0])
-        return amp.sum(amp.map(lambda x, y, i: x * jnp.cos(y + i), xs, sums, weights))
+        return amp.sum(
+            amp.map(
+                lambda x, y, i: x * jnp.cos(y + i),
+                xs,
+                sums,
+                weights,
+            )
+        )
 
     examples = []
     for seed, lengths in enumerate([[2, 1, 3], [1, 0], [], [3]]):
         rng = np.random.default_rng(seed)
         lists = [rng.normal(size=n) for n in lengths]
-        examples.append({"x": rng.normal(size=len(lengths)), "lists": lists})
+        examples.append(
+            {
+                "x": rng.normal(size=len(lengths)),
+                "lists": lists,
+            }
+        )
     spec = {"x": "float64[t]", "lists": "float64[t,n]"}
     with jax.enable_x64(True):
         check_batch(model, PARAMS, spec, examples)
@@ -700,7 +741,11 @@ def test_random_numbers_differ_from_turn_to_turn_and_row_to_row():
 def test_a_sequence_that_changes_is_refused():
     def shorter(p, s):
         return amp.sum(
-            amp.fori_loop(s["k"], lambda i, hs: hs[1:], s["x"]),
+            amp.fori_loop(
+                s["k"],
+                lambda i, hs: hs[1:],
+                s["x"],
+            ),
         )
 
     def another(p, s):
@@ -753,7 +798,13 @@ def test_messages_refuse_it_and_name_what_takes_it():
             hs,
         )
         return jnp.sum(
-            amp.sum(amp.fori_loop(s["k"], turn, s["x"])),
+            amp.sum(
+                amp.fori_loop(
+                    s["k"],
+                    turn,
+                    s["x"],
+                )
+            ),
         )
 
     spec = {"x": "float64[n,2]", "k": "int32[]"}

@@ -102,7 +102,11 @@ def in_branches(p, s):
             c,
         )
         other = c.at[i].set(x)
-        c = jnp.where(x > 0, c.at[j].add(p["b"]), c)
+        c = jnp.where(
+            x > 0,
+            c.at[j].add(p["b"]),
+            c,
+        )
         return c.at[j].mul(other[i]), jnp.sum(other) * other[j]
 
     last, ys = jax.lax.scan(
@@ -161,7 +165,11 @@ def in_rounds(p, s):
     i, c, _ = amp.while_loop(
         goes_on,
         turn,
-        (jnp.int32(0), s["x"] * p["a"], jnp.int32(0)),
+        (
+            jnp.int32(0),
+            s["x"] * p["a"],
+            jnp.int32(0),
+        ),
         most=6,
     )
     c = amp.fori_loop(

@@ -93,7 +93,10 @@ def test_initial_values_make_no_other_kernels() -> None:
     )
 
 
-@pytest.mark.parametrize("other", [model(3.0), model(table=(1.0, 2.0, 4.0))])
+@pytest.mark.parametrize(
+    "other",
+    [model(3.0), model(table=(1.0, 2.0, 4.0))],
+)
 def test_another_constant_is_another_body_in_the_node_that_has_it(other: Any) -> None:
     first, second = (bodies(amp.compile(m, parameters(), SPEC)) for m in (model(), other))
     assert [name for name in first if first[name] != second[name]] == ["embed"]
@@ -109,9 +112,11 @@ def test_what_is_fed_in_other_ways_is_another_body() -> None:
 
     def swapped(is_swapped: bool) -> Any:
         def of_one(p: Any, s: Any) -> Any:
-            one, other = amp.scan(lambda c, x: ((c[0] + x, c[1] * 2.0), None), (0.0, 1.0), s["x"])[
-                0
-            ]
+            one, other = amp.scan(
+                lambda c, x: ((c[0] + x, c[1] * 2.0), None),
+                (0.0, 1.0),
+                s["x"],
+            )[0]
             return p["w"] * (other - one if is_swapped else one - other)
 
         return bodies(
@@ -142,7 +147,9 @@ def test_a_model_compiled_again_compiles_no_kernel() -> None:
     second, n_held_by_both = trained()
     assert n_held_by_both == n_held and sum(_executables()) == n_executables
     for one, other in zip(
-        jax.tree.leaves(first.params), jax.tree.leaves(second.params), strict=True
+        jax.tree.leaves(first.params),
+        jax.tree.leaves(second.params),
+        strict=True,
     ):
         assert np.array_equal(one, other)
 

@@ -94,7 +94,10 @@ def trained(compiled, epochs=0):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "replicas, copies",
-    [*(pytest.param(*more, marks=pytest.mark.nightly) for more in ((3, 1), (1, 2))), (2, 2)],
+    [
+        *(pytest.param(*more, marks=pytest.mark.nightly) for more in ((3, 1), (1, 2))),
+        (2, 2),
+    ],
 )
 def test_copies_compute_what_one_computes(replicas, copies):
     alone = amp.compile(model(1), PARAMS, SPEC)
@@ -168,7 +171,12 @@ def test_mistakes_are_told():
             lambda p, s: jnp.sum(
                 cell(
                     p,
-                    amp.sum(amp.map(lambda t: cell(p, t * jnp.ones(3)), s["tokens"])),
+                    amp.sum(
+                        amp.map(
+                            lambda t: cell(p, t * jnp.ones(3)),
+                            s["tokens"],
+                        )
+                    ),
                 )
             ),
             PARAMS,

@@ -84,7 +84,11 @@ def agree(p, of_batch, of_each):
 
 @pytest.mark.parametrize(
     ("start", "step"),
-    [(0, 1), (LAYERS - 1, -1), (1, 2)],
+    [
+        (0, 1),
+        (LAYERS - 1, -1),
+        (1, 2),
+    ],
 )
 @settings(max_examples=10)
 @given(
@@ -163,7 +167,14 @@ def test_a_part_that_counts_otherwise_is_each_rows_own():
 
 def layers_of_depth(p, s):
     """As many layers as the example says."""
-    return (amp.fori_loop(s["depth"], lambda i, h: layer(p, h, i), s["x"]) ** 2).sum()
+    return (
+        amp.fori_loop(
+            s["depth"],
+            lambda i, h: layer(p, h, i),
+            s["x"],
+        )
+        ** 2
+    ).sum()
 
 
 def layers_along_words(p, s):
@@ -180,7 +191,11 @@ def layers_of_pairs(p, s):
     """A loop for each word, as deep as the example says."""
 
     def deep(word):
-        return amp.fori_loop(s["depth"], lambda i, h: layer(p, h, i), s["x"] * word).sum()
+        return amp.fori_loop(
+            s["depth"],
+            lambda i, h: layer(p, h, i),
+            s["x"] * word,
+        ).sum()
 
     return amp.sum(amp.map(deep, s["words"]))
 
@@ -223,8 +238,18 @@ def test_no_row_has_a_layer_of_its_own_and_no_round_a_gradient_of_all(model):
     examples = []
     for i in range(7):
         x = np.ones(WIDTH, np.float32)
-        examples.append({"x": x, "limit": np.float32(i), "depth": np.int32(i % 4)})
-    batched = amp.vmap(model, {**SPEC, "depth": "int32[]"}, params=p)
+        examples.append(
+            {
+                "x": x,
+                "limit": np.float32(i),
+                "depth": np.int32(i % 4),
+            }
+        )
+    batched = amp.vmap(
+        model,
+        {**SPEC, "depth": "int32[]"},
+        params=p,
+    )
     batch = batched.pack(examples)
     traced = jax.make_jaxpr(jax.grad(lambda p: batched(p, batch).sum()))(p)
     rows = len(batch.weights)
@@ -255,7 +280,10 @@ def test_rounds_without_rows_leave_no_trace(few, monkeypatch):
         )
         return x**2
 
-    p = {"less": jnp.float32(0.9), "times": jnp.float32(0.8)}
+    p = {
+        "less": jnp.float32(0.9),
+        "times": jnp.float32(0.8),
+    }
     examples = [{"x": np.float32(x)} for x in (0.5, 3.0, 7.0)]
     batched = amp.vmap(model, {"x": "float32[]"}, params=p)
     batch = batched.pack(examples)
@@ -266,7 +294,11 @@ def test_rounds_without_rows_leave_no_trace(few, monkeypatch):
     found = jax.value_and_grad(lambda p: batched(p, batch).sum())(p)
     want = jax.value_and_grad(total)(p)
     assert np.isfinite(found[0])
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4), found, want)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, 1e-4),
+        found,
+        want,
+    )
 
 
 def of_last_state(s, turn):
@@ -294,7 +326,11 @@ def not_finite_behind(p, s):
 def layers_by_a_choice(p, s):
     def turn(carry):
         h, number = carry
-        own = amp.cond(number > 1, lambda: p["layers"], lambda: 2 * p["layers"])
+        own = amp.cond(
+            number > 1,
+            lambda: p["layers"],
+            lambda: 2 * p["layers"],
+        )
         return layer({**p, "layers": own}, h, number), number + 1
 
     return of_last_state(s, turn)
@@ -303,14 +339,24 @@ def layers_by_a_choice(p, s):
 def shared_by_turns(p, s):
     """Two layers in turn, for many rounds."""
     step = lambda i, h: layer(p, h, i % 2)
-    return (amp.fori_loop(3 * s["limit"].astype(int), step, s["x"]) ** 2).sum()
+    return (
+        amp.fori_loop(
+            3 * s["limit"].astype(int),
+            step,
+            s["x"],
+        )
+        ** 2
+    ).sum()
 
 
 @pytest.mark.parametrize(
     "model",
     [not_finite_behind, layers_by_a_choice, shared_by_turns],
 )
-@pytest.mark.parametrize("limits", [[0.0, 0.0], [3.0, 1.0, 5.0]])
+@pytest.mark.parametrize(
+    "limits",
+    [[0.0, 0.0], [3.0, 1.0, 5.0]],
+)
 def test_rounds_that_no_example_needs_change_nothing(model, limits):
     p = params_of(2)
     rng = np.random.default_rng(2)
@@ -348,9 +394,15 @@ def test_a_loop_in_a_round_that_no_example_needs_is_left_out():
             most=8,
         )
 
-    examples = [{"limit": np.float32(0)}, {"limit": np.float32(-4)}]
+    examples = [
+        {"limit": np.float32(0)},
+        {"limit": np.float32(-4)},
+    ]
     batched = amp.vmap(model, {"limit": "float32[]"})
-    np.testing.assert_allclose(batched(params_of(2), examples), [0, -4])
+    np.testing.assert_allclose(
+        batched(params_of(2), examples),
+        [0, -4],
+    )
 
 
 def test_what_rounds_tell_is_told():
@@ -363,7 +415,11 @@ def test_what_rounds_tell_is_told():
             amp.output("state", h)
             return h
 
-        return amp.fori_loop(s["depth"], step, s["x"]).sum()
+        return amp.fori_loop(
+            s["depth"],
+            step,
+            s["x"],
+        ).sum()
 
     def turns(p, s):
         def turn(carry):
@@ -372,7 +428,12 @@ def test_what_rounds_tell_is_told():
             return layer(p, h, number), number + 1
 
         test = lambda carry: carry[1] < s["depth"]
-        return amp.while_loop(test, turn, (s["x"], 0), most=LAYERS)[0].sum()
+        return amp.while_loop(
+            test,
+            turn,
+            (s["x"], 0),
+            most=LAYERS,
+        )[0].sum()
 
     p = params_of(1)
     depths = [0, 3, 1]

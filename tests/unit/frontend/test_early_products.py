@@ -56,7 +56,12 @@ def recurrent(p, s):
         h = cell(p, p["embed"][word], h)
         return h, loss_of(p, h, word)
 
-    h, losses = amp.scan(step, jnp.zeros(WIDTH), s["words"], reverse=True)
+    h, losses = amp.scan(
+        step,
+        jnp.zeros(WIDTH),
+        s["words"],
+        reverse=True,
+    )
     return h.sum() + amp.sum(losses)
 
 
@@ -68,7 +73,11 @@ def decoder(p, s, reverse=False):
         h = cell(p, p["embed"][last], h) - 0.1 * before
         return (h, word, p["embed"][word]), loss_of(p, h, word)
 
-    start = (jnp.zeros(WIDTH), s["first"], p["out"][:, 0])
+    start = (
+        jnp.zeros(WIDTH),
+        s["first"],
+        p["out"][:, 0],
+    )
     (h, last, before), losses = amp.scan(
         step,
         start,
@@ -86,7 +95,10 @@ def shifted(p, s):
     """A loop whose carry follows from the elements, in a choice by a computed value."""
 
     def pairs():
-        step = lambda last, word: (word, (p["embed"][last] * p["embed"][word]).sum())
+        step = lambda last, word: (
+            word,
+            (p["embed"][last] * p["embed"][word]).sum(),
+        )
         last, products = amp.scan(step, s["first"], s["words"])
         return p["out"][0, last] + amp.sum(products)
 
@@ -129,13 +141,23 @@ def values_and_gradients(model, examples):
     return found, jax.value_and_grad(of_each)(PARAMS)
 
 
-@pytest.mark.parametrize("form", ["steps", *left_to_nightly(["scan"])])
-@pytest.mark.parametrize("model", [decoder, shifted, *left_to_nightly(MODELS, decoder, shifted)])
+@pytest.mark.parametrize(
+    "form",
+    ["steps", *left_to_nightly(["scan"])],
+)
+@pytest.mark.parametrize(
+    "model",
+    [decoder, shifted, *left_to_nightly(MODELS, decoder, shifted)],
+)
 def test_values_and_gradients_are_those_of_each_example(model, form):
     with jax.enable_x64(True), jax.disable_jit(), loops_as(form):
         for examples in (EXAMPLES, EXAMPLES[1:2]):
             found, want = values_and_gradients(model, examples)
-            for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+            for one, other in zip(
+                jax.tree.leaves(found),
+                jax.tree.leaves(want),
+                strict=True,
+            ):
                 np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
@@ -181,7 +203,12 @@ def test_reports_of_a_loop_keep_their_order(reverse):
             return h, None
 
         amp.output("words", s["words"])
-        return amp.scan(step, jnp.zeros(WIDTH), s["words"], reverse=reverse)[0].sum()
+        return amp.scan(
+            step,
+            jnp.zeros(WIDTH),
+            s["words"],
+            reverse=reverse,
+        )[0].sum()
 
     reports = amp.vmap(model, SPEC, params=PARAMS).reports(PARAMS, EXAMPLES)
     for n, s in enumerate(EXAMPLES):
@@ -194,10 +221,18 @@ def test_reports_of_a_loop_keep_their_order(reverse):
             h = np.tanh(np.concatenate([PARAMS["embed"][s["words"][place]], h]) @ PARAMS["cell"])
             after[place] = h
         values, counts = reports.metrics["mean"]
-        np.testing.assert_allclose(values[n], after.sum(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            values[n],
+            after.sum(),
+            rtol=1e-4,
+            atol=1e-5,
+        )
         assert counts[n] == 2 * len(after)
         for name, want in (("words", s["words"]), ("before", before), ("state", after)):
-            own = np.reshape(reports.outputs[name].tolist()[n], want.shape)
+            own = np.reshape(
+                reports.outputs[name].tolist()[n],
+                want.shape,
+            )
             np.testing.assert_allclose(own, want, rtol=1e-4, atol=1e-5)
 
 
@@ -211,11 +246,20 @@ def test_reports_of_a_loop_keep_their_order(reverse):
     st.booleans(),
     st.integers(0, 1 << 16),
 )
-@hypothesis.example([(1, True), (2, False), (0, True)], False, 0)
+@hypothesis.example(
+    [(1, True), (2, False), (0, True)],
+    False,
+    0,
+)
 def test_no_product_joins_what_is_late_to_what_is_not(parts, on_the_right, seed):
     rng = np.random.default_rng(seed)
     values = [rng.normal(size=n) for n, _ in parts]
-    matrix = rng.normal(size=(sum(n for n, _ in parts), 2))
+    matrix = rng.normal(
+        size=(
+            sum(n for n, _ in parts),
+            2,
+        )
+    )
 
     def product(matrix, *values):
         joined = jnp.concatenate(values)
@@ -225,7 +269,12 @@ def test_no_product_joins_what_is_late_to_what_is_not(parts, on_the_right, seed)
         jaxpr = jax.make_jaxpr(product)(matrix, *values).jaxpr
         late = [v for v, (_, is_late) in zip(jaxpr.invars[1:], parts, strict=True) if is_late]
         split = with_split_products(jaxpr, late)
-        (found,) = evaluate(split, [], [matrix, *values], bind)
+        (found,) = evaluate(
+            split,
+            [],
+            [matrix, *values],
+            bind,
+        )
         np.testing.assert_allclose(found, product(matrix, *values), rtol=1e-12)
     made = [v for equation in split.eqns for v in equation.outvars]
     assert len({*made}) == len(made)
@@ -268,7 +317,11 @@ def test_rows_of_a_table_that_nobody_reads_do_not_show():
     def model(p, s):
         def each(word):
             # not known from the example, and beyond the end where the word is the last one
-            number = word * jnp.where(p["out"][0, 0] > -9, 2, 1)
+            number = word * jnp.where(
+                p["out"][0, 0] > -9,
+                2,
+                1,
+            )
             return (p["embed"][number] @ p["out"]).max()
 
         return amp.sum(amp.map(each, s["words"]))
@@ -282,7 +335,14 @@ def test_rows_of_a_table_that_nobody_reads_do_not_show():
             "first": np.int32(0),
         }
     ]
-    params = PARAMS | {"embed": np.vstack([PARAMS["embed"], np.full(WIDTH, np.nan)])}
+    params = PARAMS | {
+        "embed": np.vstack(
+            [
+                PARAMS["embed"],
+                np.full(WIDTH, np.nan),
+            ]
+        )
+    }
     with jax.enable_x64(True):
         alone = jax.value_and_grad(model)(params, examples[0])
         batched = amp.vmap(model, SPEC, params=params)
@@ -292,7 +352,11 @@ def test_rows_of_a_table_that_nobody_reads_do_not_show():
     with jax.enable_x64(True):
         found = jax.value_and_grad(lambda p: batched(p, known).sum())(params)
         want = jax.value_and_grad(lambda p: sum(model(p, s) for s in known))(params)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+    for one, other in zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(want),
+        strict=True,
+    ):
         np.testing.assert_allclose(one, other, rtol=1e-9)
         assert np.all(np.isfinite(one))
 

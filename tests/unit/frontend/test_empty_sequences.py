@@ -129,7 +129,12 @@ GRAPH = (
 MODELS = {
     "sum": (
         FLAT,
-        lambda p, e: amp.sum(amp.map(lambda x: dense(p, x), e["x"])),
+        lambda p, e: amp.sum(
+            amp.map(
+                lambda x: dense(p, x),
+                e["x"],
+            )
+        ),
     ),
     "sum of what the data has": (
         FLAT,
@@ -137,19 +142,47 @@ MODELS = {
     ),
     "mean": (
         FLAT,
-        lambda p, e: amp.mean(amp.map(lambda x: dense(p, x), e["x"])),
+        lambda p, e: amp.mean(
+            amp.map(
+                lambda x: dense(p, x),
+                e["x"],
+            )
+        ),
     ),
     "max": (
         FLAT,
-        lambda p, e: jnp.tanh(amp.max(amp.map(lambda x: dense(p, x), e["x"]))),
+        lambda p, e: jnp.tanh(
+            amp.max(
+                amp.map(
+                    lambda x: dense(p, x),
+                    e["x"],
+                )
+            )
+        ),
     ),
     "logsumexp": (
         FLAT,
-        lambda p, e: jnp.exp(amp.logsumexp(amp.map(lambda x: dense(p, x), e["x"]))),
+        lambda p, e: jnp.exp(
+            amp.logsumexp(
+                amp.map(
+                    lambda x: dense(p, x),
+                    e["x"],
+                )
+            )
+        ),
     ),
     "softmax": (
         FLAT,
-        lambda p, e: amp.sum(amp.map(jnp.multiply, amp.softmax(e["x"]), e["x"])) * p["s"],
+        lambda p, e: (
+            amp.sum(
+                amp.map(
+                    jnp.multiply,
+                    amp.softmax(e["x"]),
+                    e["x"],
+                )
+            )
+            * p["s"]
+        ),
     ),
     "scan": (
         FLAT,
@@ -174,8 +207,14 @@ MODELS = {
         lambda p, e: amp.sum(
             amp.cond(
                 amp.length(e["x"]) > 0,
-                lambda: amp.map(lambda x: dense(p, x), e["x"]),
-                lambda: amp.map(lambda x: x * p["b"], e["x"]),
+                lambda: amp.map(
+                    lambda x: dense(p, x),
+                    e["x"],
+                ),
+                lambda: amp.map(
+                    lambda x: x * p["b"],
+                    e["x"],
+                ),
             )
         ),
     ),
@@ -197,7 +236,12 @@ MODELS = {
         NESTED,
         lambda p, e: amp.sum(
             amp.map(
-                lambda xs: amp.sum(amp.map(lambda x: dense(p, x), xs)),
+                lambda xs: amp.sum(
+                    amp.map(
+                        lambda x: dense(p, x),
+                        xs,
+                    )
+                ),
                 e["x"],
             )
         ),
@@ -206,7 +250,14 @@ MODELS = {
         NESTED,
         lambda p, e: amp.sum(
             amp.map(
-                lambda xs: jnp.tanh(amp.max(amp.map(lambda x: dense(p, x), xs))),
+                lambda xs: jnp.tanh(
+                    amp.max(
+                        amp.map(
+                            lambda x: dense(p, x),
+                            xs,
+                        )
+                    )
+                ),
                 e["x"],
             )
         ),
@@ -269,7 +320,12 @@ MODELS = {
         DEEP,
         lambda p, e: amp.sum(
             amp.map(
-                lambda ys: amp.sum(amp.map(lambda xs: amp.length(xs) * p["b"], ys)),
+                lambda ys: amp.sum(
+                    amp.map(
+                        lambda xs: amp.length(xs) * p["b"],
+                        ys,
+                    )
+                ),
                 e["x"],
             )
         ),
@@ -320,7 +376,13 @@ MODELS = {
         TREES,
         lambda p, e: amp.sum(
             amp.map(
-                lambda t: amp.sum(amp.scan_tree(lambda h, n: dense(p, h + n["x"]), p["b"], t)),
+                lambda t: amp.sum(
+                    amp.scan_tree(
+                        lambda h, n: dense(p, h + n["x"]),
+                        p["b"],
+                        t,
+                    )
+                ),
                 e["ts"],
             )
         ),
@@ -388,12 +450,27 @@ class Model:
         return self.loss(p, e)
 
     def loss(self, p, e):
-        return jnp.sum(amp.sum(amp.map(lambda x: jnp.dot(x, p["w"]), e["x"])) + p["b"])
+        return jnp.sum(
+            amp.sum(
+                amp.map(
+                    lambda x: jnp.dot(x, p["w"]),
+                    e["x"],
+                )
+            )
+            + p["b"]
+        )
 
 
 def _closure(scale):
     return lambda p, e: jnp.sum(
-        scale * amp.sum(amp.map(lambda x: jnp.dot(x, p["w"]), e["x"])) + p["b"]
+        scale
+        * amp.sum(
+            amp.map(
+                lambda x: jnp.dot(x, p["w"]),
+                e["x"],
+            )
+        )
+        + p["b"]
     )
 
 
@@ -403,7 +480,12 @@ def _closure(scale):
         [Model(1), Model(2)],
         [Model(1).loss, Model(2).loss],
         [_closure(1), _closure(2)],
-        [functools.partial(lambda scale, p, e: _closure(scale)(p, e), 1)],
+        [
+            functools.partial(
+                lambda scale, p, e: _closure(scale)(p, e),
+                1,
+            )
+        ],
         [lambda *given: _closure(1)(*given)],
     ],
 )
@@ -431,7 +513,12 @@ def test_sums_of_truth_values_and_short_integers_are_counts():
             lambda x: (x * p["s"] > 0).astype(jnp.int8) * 100,
             e["x"],
         )
-        above = amp.sum(amp.map(lambda x: x > 1, e["x"]))
+        above = amp.sum(
+            amp.map(
+                lambda x: x > 1,
+                e["x"],
+            )
+        )
         return p["s"] * (
             amp.sum(few)
             + above
@@ -517,7 +604,11 @@ def test_a_message_belongs_to_its_instance_where_the_first_has_none():
                     v,
                 )
 
-            ys = amp.scan(cell, jnp.zeros(2), amp.map(lambda _: e["y"], e["n"]))[1]
+            ys = amp.scan(
+                cell,
+                jnp.zeros(2),
+                amp.map(lambda _: e["y"], e["n"]),
+            )[1]
             return jnp.sum(amp.sum(amp.map(amp.sum, ys)))
 
         return amp.sum(amp.map(each, e["n"]))
@@ -536,14 +627,22 @@ def test_a_message_belongs_to_its_instance_where_the_first_has_none():
         Compiled64(model, P, spec, instances).check_gradients()
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "uint64", "bool", "float64"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["int64", "int32", "uint8", "uint64", "bool", "float64"],
+)
 def test_the_largest_of_numbers_as_numpy_makes_them(dtype):
     assert int(amp.max(np.array([1, 0, 1], dtype))) == 1
     assert amp.max(np.zeros(0, dtype)) == least(jnp.asarray(np.zeros(0, dtype)).dtype)
 
 
 def total(p, s):
-    return amp.sum(amp.map(lambda x: p["w"] * x, s["x"]))
+    return amp.sum(
+        amp.map(
+            lambda x: p["w"] * x,
+            s["x"],
+        )
+    )
 
 
 def python_maximum(p, s):
@@ -619,7 +718,11 @@ def test_python_is_asked_whether_two_lengths_are_equal(messages):
     differ = [of_two(1, 3), of_two(0, 2)]
     equal = of_two(2, 2)
     batched = amp.vmap(model, spec)
-    np.testing.assert_allclose(batched(p, differ), [14, 8], 1e-6)
+    np.testing.assert_allclose(
+        batched(p, differ),
+        [14, 8],
+        1e-6,
+    )
     with pytest.raises(DataError, match=r"== 0` to be False.*got 2 along.*amp\.length\(xs\)"):
         if messages:
             amp.compile(model, p, spec).data([*differ, equal])
@@ -636,7 +739,11 @@ def test_two_lengths_as_arrays_are_compared_for_each_example():
     batched = amp.vmap(model, {"x": "float32[n]", "y": "float32[m]"})
     found = batched(
         {"w": jnp.float32(2.0)},
-        [of_two(1, 3), of_two(2, 2), of_two(0, 2)],
+        [
+            of_two(1, 3),
+            of_two(2, 2),
+            of_two(0, 2),
+        ],
     )
     np.testing.assert_allclose(found, [14, 16, 8], 1e-6)
 

@@ -40,10 +40,19 @@ def model(p, s):
 
     def step(h, element):
         x, chars = element
-        own = amp.sum(amp.map(lambda c: p["w"][c], chars))
+        own = amp.sum(
+            amp.map(
+                lambda c: p["w"][c],
+                chars,
+            )
+        )
         return jnp.tanh(h * p["w"][0] + x * own), None
 
-    h, _ = amp.scan(step, 0.1, (s["x"], s["chars"]))
+    h, _ = amp.scan(
+        step,
+        0.1,
+        (s["x"], s["chars"]),
+    )
     return h**2
 
 
@@ -229,7 +238,10 @@ def test_predictions_need_no_labels():
 def test_a_thread_packs_one_ahead_and_ends_with_the_iterator():
     packed = []
     groups = np.arange(9).reshape(9, 1)
-    batches = EpochBatches(groups, lambda numbers: packed.append(int(numbers[0])))
+    batches = EpochBatches(
+        groups,
+        lambda numbers: packed.append(int(numbers[0])),
+    )
     assert not packing_threads()
     iterator = iter(batches)
     next(iterator)
@@ -248,7 +260,10 @@ def test_errors_of_the_thread_come_to_the_caller():
 
     found = []
     with pytest.raises(DataError, match="a number below 2"):
-        for batch in EpochBatches(np.arange(4).reshape(4, 1), pack):
+        for batch in EpochBatches(
+            np.arange(4).reshape(4, 1),
+            pack,
+        ):
             found.append(batch)
     assert found == [0, 1] and not packing_threads()
 

@@ -103,7 +103,12 @@ def after_a_while_loop(p, s):
 
     return (
         jnp.log(
-            amp.while_loop(test, lambda h: h + p["e"][0], 0.0, most=5),
+            amp.while_loop(
+                test,
+                lambda h: h + p["e"][0],
+                0.0,
+                most=5,
+            ),
         )
         * p["w"]
     )
@@ -119,7 +124,10 @@ def in_carried_sequences(p, s):
         jnp.zeros_like(embedded(p, s["x"])),
     )
     return amp.sum(
-        amp.map(lambda h: jnp.log(h) * p["w"], hs),
+        amp.map(
+            lambda h: jnp.log(h) * p["w"],
+            hs,
+        ),
     )
 
 
@@ -130,7 +138,10 @@ def at_receivers(p, s):
         embedded(p, s["x"]),
     )
     return amp.sum(
-        amp.map(lambda h: jnp.log(h) * p["w"], got),
+        amp.map(
+            lambda h: jnp.log(h) * p["w"],
+            got,
+        ),
     )
 
 

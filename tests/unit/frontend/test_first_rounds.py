@@ -52,7 +52,12 @@ def compiled(
             inputs,
             reverse=reverse,
         )
-        return jnp.sum(h**2) + amp.sum(amp.map(lambda h: jnp.sum(jnp.sin(h)), hs))
+        return jnp.sum(h**2) + amp.sum(
+            amp.map(
+                lambda h: jnp.sum(jnp.sin(h)),
+                hs,
+            )
+        )
 
     return Compiled64(model, PARAMS, SPEC, instances(0, 1, 4, 2))
 
@@ -222,7 +227,12 @@ def test_a_loop_may_give_a_computed_sequence_for_each_element(source, reverse):
             reverse=reverse,
         )
         told = amp.map(
-            lambda row, h: amp.sum(amp.map(lambda r: jnp.sum(jnp.sin(r * (h + 1))), row)),
+            lambda row, h: amp.sum(
+                amp.map(
+                    lambda r: jnp.sum(jnp.sin(r * (h + 1))),
+                    row,
+                )
+            ),
             rows,
             hs,
         )
@@ -322,7 +332,12 @@ def test_a_number_that_was_read_decides_also_after_the_loop():
         (1, -2, 4),
         strict=True,
     ):
-        data.append({**instance, "y": np.array([1.0, sign])})
+        data.append(
+            {
+                **instance,
+                "y": np.array([1.0, sign]),
+            }
+        )
     with jax.enable_x64(True):
         for each in (model, alone):
             law = Compiled64(each, PARAMS, {**SPEC, "y": "float64[2]"}, data)
@@ -348,7 +363,12 @@ def test_draws_in_the_first_round():
                 s["x"],
             ),
         )
-        return jnp.sum(h) + amp.sum(amp.map(lambda x: jnp.sum(jnp.sin(x)), noises))
+        return jnp.sum(h) + amp.sum(
+            amp.map(
+                lambda x: jnp.sum(jnp.sin(x)),
+                noises,
+            )
+        )
 
     with jax.enable_x64(True):
         law = Compiled64(model, PARAMS, SPEC, instances(0, 1, 3))

@@ -120,10 +120,22 @@ def a_carry_that_no_round_reads(p, s):
 
 def lengths_of_one_sequence_in_two_spaces(p, s):
     def each(i, h):
-        return h + p["a"] * amp.sum(amp.map(lambda w: jnp.sin(p["embed"][w] * h), s["words"]))
+        return h + p["a"] * amp.sum(
+            amp.map(
+                lambda w: jnp.sin(p["embed"][w] * h),
+                s["words"],
+            )
+        )
 
     h = amp.fori_loop(s["n"], each, s["y"])
-    return jnp.sum(h**2) + jnp.sum(amp.mean(amp.map(lambda w: p["embed"][w], s["words"])))
+    return jnp.sum(h**2) + jnp.sum(
+        amp.mean(
+            amp.map(
+                lambda w: p["embed"][w],
+                s["words"],
+            )
+        )
+    )
 
 
 def a_tree_that_is_gone_through_both_ways(p, s):
@@ -151,7 +163,12 @@ def a_tree_that_is_gone_through_both_ways(p, s):
 
 def sequences_of_sequences_from_outside(p, s):
     def each(c):
-        return amp.sum(amp.map(lambda x: p["embed"][x], c))
+        return amp.sum(
+            amp.map(
+                lambda x: p["embed"][x],
+                c,
+            )
+        )
 
     return jnp.sum(
         amp.sum(
@@ -170,7 +187,15 @@ def a_computed_sequence_from_outside_in_a_tree(p, s):
     )
 
     def leaf(n):
-        return amp.mean(amp.map(lambda x: x * p["b"], v)) + n["word"]
+        return (
+            amp.mean(
+                amp.map(
+                    lambda x: x * p["b"],
+                    v,
+                )
+            )
+            + n["word"]
+        )
 
     _, root = amp.fold_tree(
         leaf,
@@ -206,7 +231,10 @@ def names_that_nodes_have_already(p, s):
     f = amp.node("w")(lambda x: x * p["a"])  # the sequence's name
     g = amp.node("sum")(lambda x: x * p["b"])  # a combinator's
     scanned, _ = amp.scan(
-        lambda h, w: (jnp.tanh(h + p["embed"][w]), None),
+        lambda h, w: (
+            jnp.tanh(h + p["embed"][w]),
+            None,
+        ),
         s["y"],
         s["words"],
     )
@@ -214,9 +242,12 @@ def names_that_nodes_have_already(p, s):
 
 
 def weights_of_instances(p, s):
-    return amp.sum(amp.map(lambda w: jnp.sum(p["embed"][w] ** 2), s["words"])) / 3.0 + jnp.sum(
-        p["a"] ** 2
-    ) / (s["n"] + 3)
+    return amp.sum(
+        amp.map(
+            lambda w: jnp.sum(p["embed"][w] ** 2),
+            s["words"],
+        )
+    ) / 3.0 + jnp.sum(p["a"] ** 2) / (s["n"] + 3)
 
 
 def taken_where_it_is_there(p, s):
@@ -258,7 +289,11 @@ def a_carry_that_is_an_element_from_outside(p, s):
     )
 
     def last():
-        return amp.scan(lambda carry, row: (row, None), s["y"], rows)[0]
+        return amp.scan(
+            lambda carry, row: (row, None),
+            s["y"],
+            rows,
+        )[0]
 
     return amp.sum(
         amp.map(
@@ -384,7 +419,12 @@ def test_the_engine_runs_a_node_whose_result_nothing_reads():
     compiled = amp.compile(model, params, {"words": "int32[w]", "y": "float32[2]"})
     instances = []
     for one in INSTANCES:
-        instances.append({"words": one["words"], "y": np.float32(one["y"])})
+        instances.append(
+            {
+                "words": one["words"],
+                "y": np.float32(one["y"]),
+            }
+        )
     trainer = amp.Trainer(
         compiled.graph,
         optax.sgd(0.0),

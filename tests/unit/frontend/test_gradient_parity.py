@@ -38,7 +38,11 @@ def model(p, s):
 
 def test_a_model_that_is_compiled_right():
     unread = np.ones(3, np.float32)
-    verdict = amp.compile(model, PARAMS | {"unread": unread}, SPEC).verify(
+    verdict = amp.compile(
+        model,
+        PARAMS | {"unread": unread},
+        SPEC,
+    ).verify(
         EXAMPLES,
         progress=False,
     )
@@ -122,13 +126,21 @@ def in_half_precision(dtype, of_params):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "of_params", "tolerance"),
-    [(jnp.bfloat16, jnp.bfloat16, 0.125), (np.float16, np.float32, 1 / 64)],
+    [
+        (jnp.bfloat16, jnp.bfloat16, 0.125),
+        (np.float16, np.float32, 1 / 64),
+    ],
 )
 def test_the_tolerance_is_that_of_the_narrowest_floats(dtype, of_params, tolerance):
     compiled, examples = in_half_precision(dtype, of_params)
     assert compiled.verify(examples, progress=False)
     if of_params == np.float32:
-        assert amp.verify(compiled.graph, compiled.data(examples), quick=True, progress=False)
+        assert amp.verify(
+            compiled.graph,
+            compiled.data(examples),
+            quick=True,
+            progress=False,
+        )
     assert tolerance_for(narrowest_floats(compiled.graph)) == tolerance
 
 
@@ -192,7 +204,17 @@ def test_a_function_that_computes_something_else_the_second_time_is_told_of():
 
 def test_numbers_that_are_not_finite_are_refused():
     def largest(p, s):
-        return jnp.sum(amp.max(amp.map(lambda w: p["embed"][w], s["words"]))) * s["y"]
+        return (
+            jnp.sum(
+                amp.max(
+                    amp.map(
+                        lambda w: p["embed"][w],
+                        s["words"],
+                    )
+                )
+            )
+            * s["y"]
+        )
 
     compiled = amp.compile(largest, PARAMS, SPEC)
     with pytest.raises(

@@ -45,7 +45,12 @@ def model(p, s):
         s["edges"],
         s["x"],
     )
-    return amp.sum(amp.map(lambda row: jnp.sum(row**2), got))
+    return amp.sum(
+        amp.map(
+            lambda row: jnp.sum(row**2),
+            got,
+        )
+    )
 
 
 def example(
@@ -131,7 +136,12 @@ def test_graphs_as_jraph_writes_them():
     [
         (SimpleNamespace(senders=[0]), "has no attribute 'receivers'"),
         (
-            SimpleNamespace(senders=[3], receivers=[0], edges=None, n_node=[3]),
+            SimpleNamespace(
+                senders=[3],
+                receivers=[0],
+                edges=None,
+                n_node=[3],
+            ),
             r"senders, edge 0: expected a node in \[0, 3\), got 3",
         ),
         (
@@ -187,7 +197,11 @@ def test_one_kind_needs_no_kinds():
         return amp.sum(
             amp.map(
                 jnp.sum,
-                amp.propagate(lambda h: h @ p["a"], s["edges"], s["x"]),
+                amp.propagate(
+                    lambda h: h @ p["a"],
+                    s["edges"],
+                    s["x"],
+                ),
             )
         )
 
@@ -200,7 +214,10 @@ def test_one_kind_needs_no_kinds():
         [
             {
                 "x": np.ones((2, 3)),
-                "edges": amp.Edges(np.array([0]), np.array([1])),
+                "edges": amp.Edges(
+                    np.array([0]),
+                    np.array([1]),
+                ),
             }
         ]
     ).gather(np.array([0]))
@@ -249,27 +266,51 @@ def test_rounds_are_one_stage():
     ("body", "told"),
     [
         (
-            lambda p, s: amp.propagate([lambda h: h @ p["a"]], s["edges"], s["x"]),
+            lambda p, s: amp.propagate(
+                [lambda h: h @ p["a"]],
+                s["edges"],
+                s["x"],
+            ),
             "a function for each of the 2 kinds of edges, got 1. .* is said in the spec",
         ),
         (
-            lambda p, s: amp.propagate(sends(W), s["x"], s["x"]),
+            lambda p, s: amp.propagate(
+                sends(W),
+                s["x"],
+                s["x"],
+            ),
             r"`amp.Edges`, got float32\[v,3\]\. .* in a spec",
         ),
         (
-            lambda p, s: amp.propagate(sends(W), s["edges"], s["z"]),
+            lambda p, s: amp.propagate(
+                sends(W),
+                s["edges"],
+                s["z"],
+            ),
             r"arrays over the nodes `v`, as the values to send, got float32\[t,3\]",
         ),
         (
-            lambda p, s: amp.propagate([lambda h: h, lambda h: h @ p["b"]], s["edges"], s["x"]),
+            lambda p, s: amp.propagate(
+                [lambda h: h, lambda h: h @ p["b"]],
+                s["edges"],
+                s["x"],
+            ),
             "function 1 to send the same types",
         ),
         (
-            lambda p, s: amp.propagate([lambda h: h, lambda h: (h,)], s["edges"], s["x"]),
+            lambda p, s: amp.propagate(
+                [lambda h: h, lambda h: (h,)],
+                s["edges"],
+                s["x"],
+            ),
             "as function 0 returns",
         ),
         (
-            lambda p, s: amp.propagate([lambda h: h > 0, lambda h: h < 0], s["edges"], s["x"]),
+            lambda p, s: amp.propagate(
+                [lambda h: h > 0, lambda h: h < 0],
+                s["edges"],
+                s["x"],
+            ),
             "floats to be sent",
         ),
         (
@@ -277,18 +318,31 @@ def test_rounds_are_one_stage():
             "one after the other, got the nodes of a graph",
         ),
         (
-            lambda p, s: amp.map(lambda x: x @ p["a"] + amp.sum(s["z"])[0], s["x"]),
+            lambda p, s: amp.map(
+                lambda x: x @ p["a"] + amp.sum(s["z"])[0],
+                s["x"],
+            ),
             "a whole sequence from outside",
         ),
         (
             lambda p, s: amp.map(
-                lambda x: amp.fori_loop(2, lambda i, h: h @ p["a"] @ p["b"].T, x), s["x"]
+                lambda x: amp.fori_loop(
+                    2,
+                    lambda i, h: h @ p["a"] @ p["b"].T,
+                    x,
+                ),
+                s["x"],
             ),
             "arrays alone in what is computed for each node",
         ),
         (
             lambda p, s: amp.map(
-                lambda x: amp.cond(x[0] > 0, lambda: x @ p["a"], lambda: x @ p["b"]), s["x"]
+                lambda x: amp.cond(
+                    x[0] > 0,
+                    lambda: x @ p["a"],
+                    lambda: x @ p["b"],
+                ),
+                s["x"],
             ),
             "`cond`",
         ),

@@ -105,7 +105,11 @@ def plain_loss(p, s):
     return jnp.sum(amp.sum(states(p, s)) ** 2)
 
 
-@pytest.mark.parametrize("examples", [EXAMPLES, FEW_EDGES], ids=["more edges", "more nodes"])
+@pytest.mark.parametrize(
+    "examples",
+    [EXAMPLES, FEW_EDGES],
+    ids=["more edges", "more nodes"],
+)
 @pytest.mark.parametrize("model", [plain_loss, with_a_sum, with_the_round])
 def test_values_and_gradients_are_those_of_the_function(model, examples):
     batched = amp.vmap(model, SPEC, params=PARAMS)
@@ -234,7 +238,13 @@ def test_rounds_without_messages_give_no_derivative():
                 got,
             )
 
-        return amp.sum(amp.fori_loop(s["rounds"], turn, s["x"]))
+        return amp.sum(
+            amp.fori_loop(
+                s["rounds"],
+                turn,
+                s["x"],
+            )
+        )
 
     def graph(rounds, x, senders, receivers):
         return {
@@ -247,10 +257,23 @@ def test_rounds_without_messages_give_no_derivative():
         }
 
     spec = {"x": "float32[v]", "rounds": "int32[]", "edges": amp.Edges("v")}
-    params = {"w": np.float32(0.5), "v": np.float32(-0.3)}
-    ended = graph(0, [0.0, -1.0], [0, 1], [1, 0])
+    params = {
+        "w": np.float32(0.5),
+        "v": np.float32(-0.3),
+    }
+    ended = graph(
+        0,
+        [0.0, -1.0],
+        [0, 1],
+        [1, 0],
+    )
     alone = graph(2, [1.0, 2.0, 3.0], [], [])
-    sending = graph(3, [2.0, 3.0], [0, 1], [1, 0])
+    sending = graph(
+        3,
+        [2.0, 3.0],
+        [0, 1],
+        [1, 0],
+    )
     batched = amp.vmap(spread, spec, params=params)
     largest = batched.pack(
         [
@@ -269,5 +292,9 @@ def test_rounds_without_messages_give_no_derivative():
             n = len(examples)
             total = lambda p, batch=batch, n=n: batched(p, batch)[:n].sum()
             found = jax.value_and_grad(total)(params)
-            for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+            for one, other in zip(
+                jax.tree.leaves(found),
+                jax.tree.leaves(want),
+                strict=True,
+            ):
                 np.testing.assert_allclose(one, other, 1e-5, 1e-6)

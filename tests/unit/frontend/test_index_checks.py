@@ -24,7 +24,11 @@ def total(values):
 
 def at_any_depth(p, s):
     def word(chars):
-        return amp.scan(lambda h, c: (jnp.tanh(h + p["embed"][c]), None), jnp.zeros(3), chars)[0]
+        return amp.scan(
+            lambda h, c: (jnp.tanh(h + p["embed"][c]), None),
+            jnp.zeros(3),
+            chars,
+        )[0]
 
     return total(amp.map(word, s["cs"]))
 
@@ -59,8 +63,8 @@ SPEC = {
 @pytest.mark.parametrize(
     ("model", "bad", "expected", "got"),
     [
-        (lambda p, s: total(amp.map(lambda w: p["embed"][w], s["ws"])), {"ws": [1, 5]}, A_ROW, 5),
-        (lambda p, s: total(amp.map(lambda w: p["embed"][w], s["ws"])), {"ws": [-6]}, A_ROW, -6),
+        (lambda p, s: total(amp.map(lambda w: p["embed"][w], s["ws"],)), {"ws": [1, 5]}, A_ROW, 5),
+        (lambda p, s: total(amp.map(lambda w: p["embed"][w], s["ws"],)), {"ws": [-6]}, A_ROW, -6),
         (lambda p, s: total(amp.map(lambda w: jnp.take(p["embed"], w, axis=0), s["ws"])), {"ws": [7]}, A_ROW, 7),
         (lambda p, s: total(amp.map(lambda w: p["embed"][w - 1, 2], s["ws"])), {"ws": [3, 6]}, A_ROW, 5),
         (lambda p, s: total(amp.map(amp.node("word")(lambda w: p["embed"][w]), s["ws"])), {"ws": [5]}, A_ROW, 5),
@@ -71,7 +75,7 @@ SPEC = {
         (lambda p, s: jnp.sum(jax.vmap(lambda i: p["embed"][i])(s["v"])), {"v": [0, 5, 1]}, A_ROW, 5),
         (lambda p, s: jnp.sum(jax.vmap(lambda i: p["embed"][i, 1])(s["v"])), {"v": [0, 1, -6,]}, A_ROW, -6),
         (lambda p, s: jnp.sum(jax.vmap(lambda row, i: row[i])(jnp.ones((3, 1)) * p["out"]["w"][0], s["v"])), {"v": [0, 4, 1]}, AN_ENTRY, 4),
-        (lambda p, s: XENT(p["out"]["w"][0], s["y"]), {"y": 4}, AN_ENTRY, 4),
+        (lambda p, s: XENT(p["out"]["w"][0], s["y"],), {"y": 4}, AN_ENTRY, 4),
         (lambda p, s: total(amp.map(lambda w: XENT(p["embed"][w] @ p["out"]["w"], w - 1), s["ws"])), {"ws": [-4]}, AN_ENTRY, -5),
         (lambda p, s: jnp.sum(XENT(jnp.ones((3, 1)) * p["out"]["w"][0], s["v"])), {"v": [0, 1, 4]}, AN_ENTRY, 4),
         (lambda p, s: jax.nn.log_softmax(p["out"]["w"][0])[s["y"]], {"y": 4}, AN_ENTRY, 4),
@@ -128,7 +132,12 @@ def test_rows_of_a_table_in_host_memory():
             DataError,
             match=f"instance 1: expected a number from 0 to 4, of a row of the table `embed`, got {wrong}",
         ):
-            compiled.data([{"w": 0, "y": 0}, {"w": wrong, "y": 0}])
+            compiled.data(
+                [
+                    {"w": 0, "y": 0},
+                    {"w": wrong, "y": 0},
+                ]
+            )
 
 
 def test_labels_that_are_missing_are_not_checked():

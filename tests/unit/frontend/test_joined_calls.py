@@ -23,7 +23,13 @@ def chosen(score):
 
 def law_of(row, instances=INSTANCES):
     return Compiled64(
-        lambda p, s: amp.sum(amp.map(lambda x, k: row(p, x, k), s["x"], s["k"])),
+        lambda p, s: amp.sum(
+            amp.map(
+                lambda x, k: row(p, x, k),
+                s["x"],
+                s["k"],
+            )
+        ),
         PARAMS,
         SPEC,
         instances,
@@ -125,7 +131,14 @@ def test_functions_may_hold_loops_and_nodes_with_replicas():
         h = x @ p["gate"]["w"]
         visits = []
         for score in h:
-            visits.append(amp.cond(amp.read(score > 0), grow, looped, x))
+            visits.append(
+                amp.cond(
+                    amp.read(score > 0),
+                    grow,
+                    looped,
+                    x,
+                )
+            )
         return jnp.sum(visits[0] - 2 * visits[1])
 
     with jax.enable_x64(True):
@@ -208,7 +221,12 @@ def test_a_number_that_every_function_reads_is_read(n):
         ]
         read = []
         for score in h[:n]:
-            read.append(amp.cond(amp.read(score > 0), *functions))
+            read.append(
+                amp.cond(
+                    amp.read(score > 0),
+                    *functions,
+                )
+            )
         return sum(
             jnp.sum(amp.switch(number, [lambda: h, lambda: h**2, lambda: x])) for number in read
         )
@@ -248,7 +266,12 @@ def test_each_choice_draws_for_itself():
     spec = {"x": "float32[t,2]", "k": "int32[t]"}
     data = []
     for instance in INSTANCES[1:]:
-        data.append({**instance, "x": np.float32(instance["x"])})
+        data.append(
+            {
+                **instance,
+                "x": np.float32(instance["x"]),
+            }
+        )
     compiled = amp.compile(model, params, spec)
     assert places(compiled.graph, "e0") == ["e0"] and compiled.loss(params, data) == 0
     trainer = amp.Trainer(compiled.graph, optax.sgd(0.0))
@@ -286,9 +309,18 @@ def test_reductions_of_what_travels_together_are_one_node():
         most = amp.max(xs)
         soft = amp.logsumexp(xs)
         other = amp.sum(ys)
-        later = amp.sum(amp.map(lambda x: jnp.sin(x) * total, xs))
+        later = amp.sum(
+            amp.map(
+                lambda x: jnp.sin(x) * total,
+                xs,
+            )
+        )
         found = jnp.sum(later) + jnp.sum(total) * other[0] + jnp.sum(amp.sum(s["x"]))
-        return found + jnp.where(amp.length(s["x"]) > 0, jnp.sum(most * soft), 0.0)
+        return found + jnp.where(
+            amp.length(s["x"]) > 0,
+            jnp.sum(most * soft),
+            0.0,
+        )
 
     with jax.enable_x64(True):
         law = Compiled64(model, PARAMS, SPEC, INSTANCES[1:])

@@ -83,9 +83,16 @@ def levels_one_by_one(n, pairs):
 def test_rows_wait_for_the_highest_level_below(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 9))
-    pairs = rng.integers(0, n, (rng.integers(0, 10), 2))
+    pairs = rng.integers(
+        0,
+        n,
+        (rng.integers(0, 10), 2),
+    )
     if seed % 3:  # without circles
-        pairs = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)[:, ::-1]
+        pairs = np.sort(
+            pairs[pairs[:, 0] != pairs[:, 1]],
+            axis=1,
+        )[:, ::-1]
     found = waiting_levels(n, pairs[:, 0], pairs[:, 1])
     assert found.tolist() == levels_one_by_one(n, pairs.tolist())
 
@@ -105,13 +112,23 @@ def test_levels_are_cut_at_the_least_cost(seed):
     counts = rng.integers(
         0,
         40,
-        (int(rng.integers(1, 4)), int(rng.integers(0, 5))),
+        (
+            int(rng.integers(1, 4)),
+            int(rng.integers(0, 5)),
+        ),
     )
     sizes = row_counts(largest_count(int(counts.max(initial=0))))
     start = float(rng.integers(0, 9))
     batch, level = (np.repeat(at.ravel(), counts.ravel()) for at in np.indices(counts.shape))
     order = rng.permutation(len(level))
-    layout = lay_out(level, order, batch, counts, sizes[0] if sizes else 0, start)
+    layout = lay_out(
+        level,
+        order,
+        batch,
+        counts,
+        sizes[0] if sizes else 0,
+        start,
+    )
     for number, n_each in enumerate(counts):
         n_steps = layout.n_steps[number]
         firsts = [*layout.firsts[number, :n_steps], layout.n_rows[number]]
@@ -133,7 +150,12 @@ def test_levels_are_cut_at_the_least_cost(seed):
         # a round has the steps of each row count, from large to small, and the next one goes on there
         in_rounds = []
         for starts in layout.starts[number, : layout.n_rounds[number]]:
-            for size, begin, end in zip(sizes, starts[:-1], starts[1:], strict=True):
+            for size, begin, end in zip(
+                sizes,
+                starts[:-1],
+                starts[1:],
+                strict=True,
+            ):
                 assert (own_sizes[begin:end] == size).all()
                 in_rounds += range(begin, end)
         assert in_rounds == [*range(n_steps)]

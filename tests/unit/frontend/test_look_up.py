@@ -103,11 +103,17 @@ def test_verify_compares_a_table_too():
             "ids of one element, got a sequence of them",
         ),
         (
-            lambda p, s: amp.look_up(Table(ROWS, optax.sgd(0.1)), s["twice"]).sum(),
+            lambda p, s: amp.look_up(
+                Table(ROWS, optax.sgd(0.1)),
+                s["twice"],
+            ).sum(),
             "a table that is one of the parameters",
         ),
         (
-            lambda p, s: amp.look_up(p["embed"], s["twice"] * 0.5).sum(),
+            lambda p, s: amp.look_up(
+                p["embed"],
+                s["twice"] * 0.5,
+            ).sum(),
             "integers as ids of rows, got",
         ),
     ],

@@ -66,7 +66,10 @@ def cell(p, h, x):
 
 def feeding(p, s):
     """Input feeding: a cell gets the attention of the state before."""
-    memory = amp.map(lambda m: jnp.tanh(m @ p["u"]), s["memory"])
+    memory = amp.map(
+        lambda m: jnp.tanh(m @ p["u"]),
+        s["memory"],
+    )
 
     def step(h, x):
         h = cell(p, h, x + attend(h, memory))
@@ -78,7 +81,10 @@ def feeding(p, s):
 
 def additive(p, s):
     """Additive attention with keys from before the loop, from the last word to the first."""
-    keys = amp.map(lambda m: m @ p["u"], s["memory"])
+    keys = amp.map(
+        lambda m: m @ p["u"],
+        s["memory"],
+    )
 
     def step(h, x):
         q = h @ p["u"]
@@ -105,7 +111,10 @@ def heads(p, s):
     """Shares that are arrays: two heads in one."""
 
     def step(h, x):
-        scores = amp.map(lambda m: h * (m @ p["u"]), s["memory"])
+        scores = amp.map(
+            lambda m: h * (m @ p["u"]),
+            s["memory"],
+        )
         shares = amp.softmax(scores)
         read = amp.sum(
             amp.map(
@@ -121,7 +130,10 @@ def heads(p, s):
 
 def guarded(p, s):
     """Logarithms of products that are above 0 for pairs of one example alone, in each of some turns."""
-    memory = amp.map(lambda m: s["sign"] * jnp.exp(m), s["memory"])
+    memory = amp.map(
+        lambda m: s["sign"] * jnp.exp(m),
+        s["memory"],
+    )
 
     def turn(i, h):
         bits = amp.sum(
@@ -155,7 +167,12 @@ def reductions(p, s):
                 s["memory"],
             )
         )
-        whole = amp.sum(amp.map(lambda m: mean * m, s["memory"]))
+        whole = amp.sum(
+            amp.map(
+                lambda m: mean * m,
+                s["memory"],
+            )
+        )
         near = jnp.tanh(-amp.logsumexp(apart)) + jnp.tanh(-amp.max(apart))
         return cell(p, h, x * near + alone + whole), None
 
@@ -182,7 +199,11 @@ def masked(p, s):
         )
         return cell(p, h, x + read), shares
 
-    h, shares = amp.scan(step, START, (s["words"], s["at"]))
+    h, shares = amp.scan(
+        step,
+        START,
+        (s["words"], s["at"]),
+    )
     entropies = amp.map(
         lambda each: amp.sum(amp.map(lambda z: z**2, each)),
         shares,
@@ -211,14 +232,21 @@ def beyond(p, s):
 
     def step(carry, x):
         h, cover = carry
-        scores = amp.map(lambda m: jnp.tanh(h @ m), s["memory"])
+        scores = amp.map(
+            lambda m: jnp.tanh(h @ m),
+            s["memory"],
+        )
         c, _ = amp.scan(
             lambda c, z: (jnp.sin(c + z), None),
             0.1,
             scores,
         )
         some = amp.map(
-            lambda z: amp.cond(amp.read(z > 0), lambda: z**2, lambda: -z),
+            lambda z: amp.cond(
+                amp.read(z > 0),
+                lambda: z**2,
+                lambda: -z,
+            ),
             scores,
         )
         cover = amp.map(
@@ -236,8 +264,15 @@ def beyond(p, s):
             cover,
         ), None
 
-    start = amp.map(lambda m: m @ p["v"], s["memory"])
-    (h, cover), _ = amp.scan(step, (START, start), s["words"])
+    start = amp.map(
+        lambda m: m @ p["v"],
+        s["memory"],
+    )
+    (h, cover), _ = amp.scan(
+        step,
+        (START, start),
+        s["words"],
+    )
     return jnp.sum(h) + amp.sum(cover)
 
 
@@ -246,7 +281,11 @@ def in_loops(p, s):
 
     def outer(g, x):
         def inner(h, m):
-            return cell(p, h, m + attend(h, s["words"])), None
+            return cell(
+                p,
+                h,
+                m + attend(h, s["words"]),
+            ), None
 
         return amp.scan(inner, g + x, s["memory"])[0], None
 
@@ -272,8 +311,14 @@ MODELS = [
 SEVERAL = [heads, guarded]
 
 
-@pytest.mark.parametrize("form", ["steps", *left_to_nightly(["scan"])])
-@pytest.mark.parametrize("model", [*SEVERAL, *left_to_nightly(MODELS, *SEVERAL)])
+@pytest.mark.parametrize(
+    "form",
+    ["steps", *left_to_nightly(["scan"])],
+)
+@pytest.mark.parametrize(
+    "model",
+    [*SEVERAL, *left_to_nightly(MODELS, *SEVERAL)],
+)
 def test_values_and_gradients_are_those_of_each_example(model, form):
     """In two orders, filled up; in the second with more levels, rows and pairs than the batch needs."""
     with jax.enable_x64(True), loops_as(form):
@@ -285,7 +330,10 @@ def test_values_and_gradients_are_those_of_each_example(model, form):
             )(PARAMS)
         )
         for order in ([0, 1, 2, 3, 4, 5], [4, 2, 3, 5, 0, 1]):
-            batch = batched.pack([EXAMPLES[i] for i in order], size=8)
+            batch = batched.pack(
+                [EXAMPLES[i] for i in order],
+                size=8,
+            )
             weights = np.array([1.0, 2, 3, 4, 5, 6, 0, 0])
             value, grads = run(weights, batch)
             parts = list(zip(weights, order, strict=False))
@@ -304,7 +352,10 @@ def test_values_and_gradients_are_those_of_each_example(model, form):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("model", [feeding, *left_to_nightly([masked, reductions])])
+@pytest.mark.parametrize(
+    "model",
+    [feeding, *left_to_nightly([masked, reductions])],
+)
 def test_batches_that_lack_pairs_or_turns_have_the_shapes_of_others(model):
     """Batches of one example each, with as many levels and pairs as the largest one."""
     with jax.enable_x64(True):
@@ -314,9 +365,18 @@ def test_batches_that_lack_pairs_or_turns_have_the_shapes_of_others(model):
             lambda batch: jax.value_and_grad(lambda p: jnp.sum(batched(p, batch)))(PARAMS)
         )
         for number, each in enumerate(EXAMPLES):
-            found = run(jax.tree.map(lambda x, i=number: x[i], parts))
+            found = run(
+                jax.tree.map(
+                    lambda x, i=number: x[i],
+                    parts,
+                )
+            )
             want = jax.value_and_grad(model)(PARAMS, each)
-            for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+            for a, b in zip(
+                jax.tree.leaves(found),
+                jax.tree.leaves(want),
+                strict=True,
+            ):
                 np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
@@ -331,7 +391,10 @@ def test_what_a_loop_with_blocks_tells_is_told_once():
 
         return jnp.sum(amp.scan(step, START, s["words"])[0])
 
-    examples = [example(6, 3, 1), example(2, 0, 1)]
+    examples = [
+        example(6, 3, 1),
+        example(2, 0, 1),
+    ]
     with jax.enable_x64(True):
         batched = amp.vmap(telling, SPEC, params=PARAMS)
         batch = batched.pack(examples)
@@ -390,5 +453,9 @@ def test_blocks_in_loops_are_what_rows_give(monkeypatch):
     blocks = found()
     monkeypatch.setattr(sequence_steps, "block_map", lambda *_: None)
     monkeypatch.setattr(reduction_steps, "block_reduction", lambda *_: None)
-    for a, b in zip(jax.tree.leaves(blocks), jax.tree.leaves(found()), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(blocks),
+        jax.tree.leaves(found()),
+        strict=True,
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)

@@ -58,7 +58,11 @@ def after_the_carry(p, s):
         h = jnp.tanh(jnp.concatenate([h, x]) @ p["w"])
         return h, attend(h, s["memory"])
 
-    h, read = amp.scan(step, jnp.zeros(WIDTH), s["words"])
+    h, read = amp.scan(
+        step,
+        jnp.zeros(WIDTH),
+        s["words"],
+    )
     return jnp.sum(h) + amp.sum(read).sum()
 
 
@@ -108,7 +112,11 @@ def in_a_loop(p, s):
         _, products = amp.scan(inner, h, s["memory"])
         return jnp.tanh(h + x + amp.sum(products)), jnp.sin(h)
 
-    h, waves = amp.scan(outer, jnp.zeros(WIDTH), s["words"])
+    h, waves = amp.scan(
+        outer,
+        jnp.zeros(WIDTH),
+        s["words"],
+    )
     return jnp.sum(h) + amp.sum(waves).sum()
 
 
@@ -119,15 +127,25 @@ def read_by_the_carry(p, s):
         h = jnp.tanh(h + attend(h, s["memory"]) + x)
         return h, h
 
-    h, hs = amp.scan(step, jnp.zeros(WIDTH), s["words"])
+    h, hs = amp.scan(
+        step,
+        jnp.zeros(WIDTH),
+        s["words"],
+    )
     return jnp.sum(h @ p["u"]) + amp.sum(hs).sum()
 
 
 MODELS = [after_the_carry, of_the_carry_before, in_a_loop, read_by_the_carry]
 
 
-@pytest.mark.parametrize("form", ["steps", *left_to_nightly(["scan"])])
-@pytest.mark.parametrize("model", [in_a_loop, *left_to_nightly(MODELS, in_a_loop)])
+@pytest.mark.parametrize(
+    "form",
+    ["steps", *left_to_nightly(["scan"])],
+)
+@pytest.mark.parametrize(
+    "model",
+    [in_a_loop, *left_to_nightly(MODELS, in_a_loop)],
+)
 def test_values_and_gradients_are_those_of_each_example(model, form):
     with jax.enable_x64(True), loops_as(form):
         batched = amp.vmap(model, SPEC, params=PARAMS)
@@ -141,7 +159,12 @@ def test_values_and_gradients_are_those_of_each_example(model, form):
         want, want_grads = jax.value_and_grad(one_by_one)(PARAMS)
     np.testing.assert_allclose(value, want, rtol=1e-10)
     for name in PARAMS:
-        np.testing.assert_allclose(grads[name], want_grads[name], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            grads[name],
+            want_grads[name],
+            rtol=1e-9,
+            atol=1e-12,
+        )
 
 
 @pytest.mark.first_case
@@ -168,7 +191,9 @@ def test_a_loop_that_draws_stays_whole():
         def step(h, x):
             h = jnp.tanh(h + x)
             return h, amp.stochastic(
-                lambda key, v: v * jax.random.bernoulli(key, 0.5, v.shape), lambda v: v, h @ p["u"]
+                lambda key, v: v * jax.random.bernoulli(key, 0.5, v.shape),
+                lambda v: v,
+                h @ p["u"],
             )
 
         return jnp.sum(amp.sum(amp.scan(step, jnp.zeros(WIDTH), s["words"])[1]))

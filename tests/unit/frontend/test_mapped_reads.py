@@ -56,7 +56,13 @@ def rows(p, s):
     )
     best = jax.vmap(lambda row: row[jnp.argmax(row)])(pairs)
     there = jax.vmap(lambda i: pairs[i, i] + pairs[i] @ x)(at)
-    chosen = jax.vmap(lambda y, i: jax.lax.cond(y > 0, lambda: y * x[i], lambda: p["a"]))(
+    chosen = jax.vmap(
+        lambda y, i: jax.lax.cond(
+            y > 0,
+            lambda: y * x[i],
+            lambda: p["a"],
+        )
+    )(
         x,
         at,
     )

@@ -155,7 +155,10 @@ def taken(p, s):
     amp.output(
         "total",
         amp.take(
-            amp.map(lambda w: p["embed"][w], s["words"]),
+            amp.map(
+                lambda w: p["embed"][w],
+                s["words"],
+            ),
             s["label"],
         ),
     )
@@ -226,7 +229,13 @@ def in_a_scan_of_labels(p, s):
 
 def in_rounds_that_a_label_counts(p, s):
     _, total = told(p, s)
-    return jnp.sum(amp.fori_loop(s["label"], lambda i, h: h * 2, total))
+    return jnp.sum(
+        amp.fori_loop(
+            s["label"],
+            lambda i, h: h * 2,
+            total,
+        )
+    )
 
 
 def where_a_label_chooses(p, s):
@@ -328,7 +337,11 @@ def with_labels(s, seed):
     return {
         **s,
         "tags": np.arange(n),
-        "next": rng.integers(0, max(n, 1), 2 if n else 0),
+        "next": rng.integers(
+            0,
+            max(n, 1),
+            2 if n else 0,
+        ),
         "label": rng.integers(0, 3),
         "tree": amp.Tree(
             [-1, 0, 0],

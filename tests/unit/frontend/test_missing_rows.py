@@ -119,7 +119,11 @@ def of_steps(p, s):
         h = h * jnp.sqrt(x @ p["w"] @ p["u"])
         return h, jnp.log(x @ p["u"] * h)
 
-    h, logs = amp.scan(step, jnp.ones(WIDTH), s["a"])
+    h, logs = amp.scan(
+        step,
+        jnp.ones(WIDTH),
+        s["a"],
+    )
     return h.sum() + amp.sum(logs).sum()
 
 
@@ -130,7 +134,11 @@ def of_pairs_in_a_loop(p, s):
 
         return h + 0.01 * amp.sum(amp.map(pair, s["b"])) ** 2 + x, None
 
-    return amp.scan(step, p["u"], s["a"])[0].sum()
+    return amp.scan(
+        step,
+        p["u"],
+        s["a"],
+    )[0].sum()
 
 
 def of_a_loop_in_a_loop(p, s):
@@ -140,7 +148,11 @@ def of_a_loop_in_a_loop(p, s):
 
         return h + 0.1 * amp.scan(inner, h, s["b"])[0] + x, None
 
-    return amp.scan(step, p["u"], s["a"])[0].sum()
+    return amp.scan(
+        step,
+        p["u"],
+        s["a"],
+    )[0].sum()
 
 
 def of_a_graph(p, s):
@@ -173,8 +185,14 @@ MODELS = [
 SEVERAL = [of_elements, of_taken, of_pairs_in_a_loop, of_a_graph]
 
 
-@pytest.mark.parametrize("form", ["steps", *left_to_nightly(["scan"])])
-@pytest.mark.parametrize("model", [*SEVERAL, *left_to_nightly(MODELS, *SEVERAL)])
+@pytest.mark.parametrize(
+    "form",
+    ["steps", *left_to_nightly(["scan"])],
+)
+@pytest.mark.parametrize(
+    "model",
+    [*SEVERAL, *left_to_nightly(MODELS, *SEVERAL)],
+)
 def test_values_and_gradients_are_those_of_each_example(model, form):
     """Batches of one example each, all of the shape that fits every example."""
     with jax.enable_x64(True), loops_as(form):

@@ -133,7 +133,12 @@ def python_if_in_map(p, s):
             return p["e"][w]
         return p["e"][0]
 
-    return amp.sum(amp.map(lambda w: loss(f(w)), s["w"]))
+    return amp.sum(
+        amp.map(
+            lambda w: loss(f(w)),
+            s["w"],
+        )
+    )
 
 
 @mistake(
@@ -542,7 +547,14 @@ def node_sequence(p, s):
 )
 def in_vmap(p, s):
     return jnp.sum(
-        jax.vmap(lambda y: amp.sum(amp.map(lambda w: loss(p["e"][w]) * y, s["w"])))(s["y"])
+        jax.vmap(
+            lambda y: amp.sum(
+                amp.map(
+                    lambda w: loss(p["e"][w]) * y,
+                    s["w"],
+                )
+            )
+        )(s["y"])
     )  # <-
 
 
@@ -551,7 +563,14 @@ def in_vmap(p, s):
 )
 def in_grad(p, s):
     return loss(
-        jax.grad(lambda y: amp.sum(amp.map(lambda w: loss(p["e"][w] * y), s["w"])))(s["y"])
+        jax.grad(
+            lambda y: amp.sum(
+                amp.map(
+                    lambda w: loss(p["e"][w] * y),
+                    s["w"],
+                )
+            )
+        )(s["y"])
     )  # <-
 
 
@@ -575,7 +594,12 @@ def in_lax_scan(p, s):
 def in_lax_cond(p, s):
     return jax.lax.cond(
         s["k"] > 0,
-        lambda: amp.sum(amp.map(lambda w: loss(p["e"][w]), s["w"])),
+        lambda: amp.sum(
+            amp.map(
+                lambda w: loss(p["e"][w]),
+                s["w"],
+            )
+        ),
         lambda: 0.0,
     )  # <-
 
@@ -656,14 +680,26 @@ def metric_shape2(p, s):
     ", `a_text_of_steps`: expected arguments that a combinator takes, got TypeError: …. Pass arguments of the types that the function's documentation names."
 )
 def a_text_of_steps(p, s):
-    return loss(amp.fori_loop("three", lambda i, h: h, p["e"][0]))  # <-
+    return loss(
+        amp.fori_loop(
+            "three",
+            lambda i, h: h,
+            p["e"][0],
+        )
+    )  # <-
 
 
 @mistake(
     ", `a_choice_between_values`: expected arguments that a combinator takes, got TypeError: …. Pass arguments of the types that the function's documentation names."
 )
 def a_choice_between_values(p, s):
-    return loss(amp.cond(True, p["e"][0], p["e"][1]))  # <-
+    return loss(
+        amp.cond(
+            True,
+            p["e"][0],
+            p["e"][1],
+        )
+    )  # <-
 
 
 @mistake(
@@ -724,7 +760,10 @@ def output_seq_seq(p, s):
     amp.output(
         "o",
         amp.map(
-            lambda c: amp.map(lambda x: p["e"][x], c),
+            lambda c: amp.map(
+                lambda x: p["e"][x],
+                c,
+            ),
             s["ch"],
         ),
     )  # <-
@@ -826,7 +865,10 @@ def sum_of_seqs(p, s):
     return amp.sum(
         amp.sum(
             amp.map(
-                lambda c: amp.map(lambda x: loss(p["e"][x]), c),
+                lambda c: amp.map(
+                    lambda x: loss(p["e"][x]),
+                    c,
+                ),
                 s["ch"],
             )
         )
@@ -936,7 +978,9 @@ def scan_tree_types(p, s):
 
 
 @pytest.mark.parametrize(
-    ("model", "text"), MISTAKES, ids=lambda value: getattr(value, "__name__", "")
+    ("model", "text"),
+    MISTAKES,
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_mistake_in_a_model_names_the_users_line(model, text):
     with pytest.raises(GraphError) as caught:
@@ -1050,12 +1094,20 @@ def everything(p, s):
             s["x"],
         )
     )
-    root = amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: a + b, s["t"], arity=2)[
-        1
-    ]  # the fold
+    root = amp.fold_tree(
+        lambda n: p["e"][n["word"]],
+        lambda n, a, b: a + b,
+        s["t"],
+        arity=2,
+    )[1]  # the fold
     chars = amp.sum(
         amp.map(
-            lambda c: amp.sum(amp.map(lambda x: loss(p["e"][x]), c)),
+            lambda c: amp.sum(
+                amp.map(
+                    lambda x: loss(p["e"][x]),
+                    c,
+                )
+            ),
             s["ch"],
         )
     )
@@ -1177,7 +1229,10 @@ def test_an_instance_without_what_the_spec_names(compiled):
     )
 
 
-@pytest.mark.parametrize("instances", [INSTANCE, None, iter([INSTANCE])])
+@pytest.mark.parametrize(
+    "instances",
+    [INSTANCE, None, iter([INSTANCE])],
+)
 def test_no_list_of_instances(compiled, instances):
     with pytest.raises(
         DataError, match=r"instances: expected a list of instances, got one \w+\. Give a list"
@@ -1198,7 +1253,11 @@ def first_word_or_none(p, s):
 
 
 def test_an_element_that_an_instance_has_not():
-    none = INSTANCE | {"w": [], "x": np.zeros((0, 2)), "ch": []}
+    none = INSTANCE | {
+        "w": [],
+        "x": np.zeros((0, 2)),
+        "ch": [],
+    }
     told = "expected an element that the sequence has, got number … of 0 elements. Take what is there; `amp.cond` of `amp.length` chooses what to do without."
     with pytest.raises(DataError) as caught:
         amp.compile(first_word, PARAMS, SPEC).data([INSTANCE, none])
@@ -1214,11 +1273,17 @@ def test_an_element_that_an_instance_has_not():
     ("make", "told"),
     [
         (
-            lambda: amp.Ragged(np.arange(3), np.array([1, 1])),
+            lambda: amp.Ragged(
+                np.arange(3),
+                np.array([1, 1]),
+            ),
             "Ragged: expected sizes of rows, at least 0, that add up to the 3 values, got [1, 1]. …",
         ),
         (
-            lambda: amp.Ragged(np.arange(1), np.array([2, -1])),
+            lambda: amp.Ragged(
+                np.arange(1),
+                np.array([2, -1]),
+            ),
             "Ragged: expected sizes of rows, at least 0, that add up to the 1 values, got [2, -1]. …",
         ),
         (
@@ -1238,25 +1303,43 @@ def test_an_element_that_an_instance_has_not():
             "Ragged.of, row 0: expected a list or an array, got 1. Give a list of rows.",
         ),
         (
-            lambda: amp.Tree.of((1, 2), leaf=lambda x: {"w": x}),
+            lambda: amp.Tree.of(
+                (1, 2),
+                leaf=lambda x: {"w": x},
+            ),
             "Tree.of: expected values of one structure, got 0 and {'w': 1}. …",
         ),
         (
-            lambda: amp.map(lambda a, b: a + b, np.arange(3), np.arange(2)),
+            lambda: amp.map(
+                lambda a, b: a + b,
+                np.arange(3),
+                np.arange(2),
+            ),
             "test_model_mistakes.py:…: expected sequences of one length for `map`, got lengths [3, 2]. …",
         ),
         (
-            lambda: amp.fold_tree(lambda n: 0.0, lambda n, kids: 0.0, [1]),
+            lambda: amp.fold_tree(
+                lambda n: 0.0,
+                lambda n, kids: 0.0,
+                [1],
+            ),
             "test_model_mistakes.py:…: expected an `amp.Tree`, got list. …",
         ),
         (
             lambda: amp.fold_tree(
-                lambda x: x, lambda x, a, b: a + b, amp.Tree.of((1, 2, 3)), arity=2
+                lambda x: x,
+                lambda x, a, b: a + b,
+                amp.Tree.of((1, 2, 3)),
+                arity=2,
             ),
             "test_model_mistakes.py:…: expected 2 children of every branch, as `arity` says, got 3 of node 0. Leave `arity` out…",
         ),
         (
-            lambda: amp.scan_tree(lambda h, n: h, 0.0, tree([1, 0], [0, 0])["t"]),
+            lambda: amp.scan_tree(
+                lambda h, n: h,
+                0.0,
+                tree([1, 0], [0, 0])["t"],
+            ),
             f"the tree, instance 0: expected a node whose parent is -1, the root, got none. {SIDES}",
         ),
     ],
@@ -1358,7 +1441,12 @@ def test_gradients_of_what_is_not_read_are_zero_where_parameters_keep_their_valu
 def inner_lists(p, s):
     return amp.sum(
         amp.map(
-            lambda cs: amp.sum(amp.map(lambda c: loss(p["e"][c]), cs)),
+            lambda cs: amp.sum(
+                amp.map(
+                    lambda c: loss(p["e"][c]),
+                    cs,
+                )
+            ),
             s["ch"],
         )
     )
@@ -1401,7 +1489,13 @@ def test_a_row_of_rows_of_another_length_is_told_with_its_instance():
     def model(p, s):
         return amp.sum(
             amp.map(
-                lambda a, b: amp.sum(amp.map(lambda x, y: loss(p["e"][x] + y), a, b)),
+                lambda a, b: amp.sum(
+                    amp.map(
+                        lambda x, y: loss(p["e"][x] + y),
+                        a,
+                        b,
+                    )
+                ),
                 s["a"],
                 s["b"],
             )
@@ -1413,14 +1507,22 @@ def test_a_row_of_rows_of_another_length_is_told_with_its_instance():
         "b": [[1], [2, 3]],
     }
     with pytest.raises(DataError) as caught:
-        compiled.data([same, same | {"b": [[1], [2]]}])
+        compiled.data(
+            [
+                same,
+                same | {"b": [[1], [2]]},
+            ]
+        )
     assert_told(
         caught.value,
         f"instances, dimension `c`: expected one length in `['a']` and `['b']`, got 2 and 1 in row 3, of instance 1. {SAME}",
     )
 
 
-@pytest.mark.parametrize("spec", [{"z": "float32[t]"}, {"x": "float32[u]"}])
+@pytest.mark.parametrize(
+    "spec",
+    [{"z": "float32[t]"}, {"x": "float32[u]"}],
+)
 def test_a_trainer_by_batches_is_given_the_data_of_another_model(spec):
     def total(p, s):
         (xs,) = s.values()
@@ -1438,18 +1540,41 @@ def test_a_trainer_by_batches_is_given_the_data_of_another_model(spec):
 
 
 DECIDED = {
-    "cond": lambda n: amp.cond(n > 0, lambda: 1, lambda: 2),
-    "switch": lambda n: amp.switch(n, [lambda: 1, lambda: 2]),
-    "while_loop": lambda n: amp.while_loop(lambda i: i < n, lambda i: i + 1, 0, most=3),
-    "fori_loop": lambda n: amp.fori_loop(n, lambda i, h: h + i, 0),
-    "recur": lambda n: amp.recurse(lambda recur, j: recur(j + n), 0, np.array([-1, 0])),
+    "cond": lambda n: amp.cond(
+        n > 0,
+        lambda: 1,
+        lambda: 2,
+    ),
+    "switch": lambda n: amp.switch(
+        n,
+        [lambda: 1, lambda: 2],
+    ),
+    "while_loop": lambda n: amp.while_loop(
+        lambda i: i < n,
+        lambda i: i + 1,
+        0,
+        most=3,
+    ),
+    "fori_loop": lambda n: amp.fori_loop(
+        n,
+        lambda i, h: h + i,
+        0,
+    ),
+    "recur": lambda n: amp.recurse(
+        lambda recur, j: recur(j + n),
+        0,
+        np.array([-1, 0]),
+    ),
 }
 
 
 @pytest.mark.parametrize("word", DECIDED)
 @pytest.mark.parametrize("transformation", [jax.jit, jax.vmap])
 def test_what_decides_is_not_traced_where_a_model_runs_as_it_is(word, transformation):
-    number = jnp.ones((1,) if transformation is jax.vmap else (), int)
+    number = jnp.ones(
+        (1,) if transformation is jax.vmap else (),
+        int,
+    )
     told = f"test_model_mistakes.py:…: expected a number for `{word}`, …, got one that JAX traces. Take the model out of …"
     with pytest.raises(GraphError) as caught:
         transformation(DECIDED[word])(number)

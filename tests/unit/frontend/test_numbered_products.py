@@ -86,7 +86,10 @@ def whole(p, s):
 
 
 def loop(p, s):
-    step = lambda h, e: (jnp.tanh(e[0] + h @ p["rel"][e[1]]), None)
+    step = lambda h, e: (
+        jnp.tanh(e[0] + h @ p["rel"][e[1]]),
+        None,
+    )
     return amp.scan(
         step,
         jnp.zeros(WIDTH),

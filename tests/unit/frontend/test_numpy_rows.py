@@ -54,7 +54,10 @@ def done_in_numpy(function, rows):
             known |= dict(zip(equation.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    run(jaxpr.jaxpr, [(values, True) for values in jax.tree.leaves(rows)])
+    run(
+        jaxpr.jaxpr,
+        [(values, True) for values in jax.tree.leaves(rows)],
+    )
     return done
 
 
@@ -63,19 +66,57 @@ def done_in_numpy(function, rows):
     [
         (lambda r: r["n"][None], "broadcast_in_dim"),
         (lambda r: jnp.broadcast_to(r["v"], (3, 4)), "broadcast_in_dim"),
-        (lambda r: jnp.broadcast_to(r["x"][:, None], (4, 2)), "broadcast_in_dim"),
+        (
+            lambda r: jnp.broadcast_to(
+                r["x"][:, None],
+                (4, 2),
+            ),
+            "broadcast_in_dim",
+        ),
         (lambda r: r["x"].reshape(2, 2), "reshape"),
         (lambda r: jnp.squeeze(r["v"].reshape(1, 4, 1)), "squeeze"),
-        (lambda r: jnp.pad(r["x"], (1, 3), constant_values=2.0), "pad"),
-        (lambda r: jnp.pad(r["v"].reshape(2, 2), ((0, 1), (2, 0))), "pad"),
+        (
+            lambda r: jnp.pad(
+                r["x"],
+                (1, 3),
+                constant_values=2.0,
+            ),
+            "pad",
+        ),
+        (
+            lambda r: jnp.pad(
+                r["v"].reshape(2, 2),
+                ((0, 1), (2, 0)),
+            ),
+            "pad",
+        ),
         (lambda r: r["v"] + r["v"] * 3, "add"),
-        (lambda r: jnp.where(r["flags"], r["v"], 7), "select_n"),
+        (
+            lambda r: jnp.where(
+                r["flags"],
+                r["v"],
+                7,
+            ),
+            "select_n",
+        ),
         (lambda r: (r["v"] < 2).astype(jnp.float32), "lt"),
         (lambda r: jnp.sum(r["v"]), "reduce_sum"),
-        (lambda r: jnp.max(r["v"].reshape(2, 2), axis=1), "reduce_max"),
+        (
+            lambda r: jnp.max(
+                r["v"].reshape(2, 2),
+                axis=1,
+            ),
+            "reduce_max",
+        ),
         (lambda r: jnp.min(r["v"], keepdims=True), "reduce_min"),
         (lambda r: jnp.maximum(r["x"], 0.5), "max"),
-        (lambda r: jnp.minimum(r["x"], r["x"] * 2), "min"),
+        (
+            lambda r: jnp.minimum(
+                r["x"],
+                r["x"] * 2,
+            ),
+            "min",
+        ),
     ],
 )
 def test_numpy_does_as_jax_does(function, name):
@@ -92,9 +133,21 @@ def test_numpy_does_as_jax_does(function, name):
         lambda r: jnp.maximum(r["x"] * 0, 0.0),  # zeros have a sign
         lambda r: jnp.maximum(r["x"] / 0, jnp.nan),
         lambda r: jnp.maximum(r["x"] * 1e-38, 1e-39),
-        lambda r: jax.lax.pad(r["x"], 0.0, [(0, 0, 1)]),
-        lambda r: jax.lax.pad(r["x"], 0.0, [(-1, 0, 0)]),
-        lambda r: jax.lax.pad(r["x"], r["x"][0], [(1, 0, 0)]),
+        lambda r: jax.lax.pad(
+            r["x"],
+            0.0,
+            [(0, 0, 1)],
+        ),
+        lambda r: jax.lax.pad(
+            r["x"],
+            0.0,
+            [(-1, 0, 0)],
+        ),
+        lambda r: jax.lax.pad(
+            r["x"],
+            r["x"][0],
+            [(1, 0, 0)],
+        ),
     ],
 )
 def test_what_rounds_or_is_unclear_is_left_to_jax(function):
@@ -102,8 +155,22 @@ def test_what_rounds_or_is_unclear_is_left_to_jax(function):
     assert not {*done_in_numpy(function, ROWS)} - moves
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize(
+    "dtype",
+    [jnp.bfloat16, jnp.float16, jnp.float32],
+)
 def test_floats_become_integers_as_in_jax(dtype):
     """JAX takes the nearest integer of the dtype, and 0 for NaN; NumPy the last bits of the number."""
-    rows = {"x": np.array([300.0, -5.0, np.nan, 1e4], dtype)}
-    assert done_in_numpy(lambda rows: rows["x"].astype(jnp.uint8), rows) == []
+    rows = {
+        "x": np.array(
+            [300.0, -5.0, np.nan, 1e4],
+            dtype,
+        )
+    }
+    assert (
+        done_in_numpy(
+            lambda rows: rows["x"].astype(jnp.uint8),
+            rows,
+        )
+        == []
+    )

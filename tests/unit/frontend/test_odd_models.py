@@ -64,7 +64,11 @@ REFUSED = {
         "expected a name of its own for the node, got `w`, as a key of the parameters is called. Rename it;",
     ),
     "a text from a branch": (
-        lambda p, e: amp.cond(e["k"] > 0, lambda: "one", lambda: "other"),
+        lambda p, e: amp.cond(
+            e["k"] > 0,
+            lambda: "one",
+            lambda: "other",
+        ),
         "expected arrays or numbers from a function, got 'other'.",
     ),
     "a text as a carry": (
@@ -72,7 +76,10 @@ REFUSED = {
         "expected arrays or numbers to begin with, got 'text'.",
     ),
     "one branch": (
-        lambda p, e: amp.cond(e["k"] > 0, lambda: p["w"]),
+        lambda p, e: amp.cond(
+            e["k"] > 0,
+            lambda: p["w"],
+        ),
         "expected a function for true and one for false, got 1 of them. Give `cond` both",
     ),
     "a vector that chooses": (
@@ -99,7 +106,10 @@ REFUSED = {
         "expected one array for the number of an element, got [0, 1].",
     ),
     "floats as labels": (
-        lambda p, e: optax.softmax_cross_entropy_with_integer_labels(p["w"] * e["v"], e["x"]),
+        lambda p, e: optax.softmax_cross_entropy_with_integer_labels(
+            p["w"] * e["v"],
+            e["x"],
+        ),
         "expected integers as indices, got floats. Give them an integer type in the spec",
     ),
     "floats as indices": (
@@ -107,7 +117,11 @@ REFUSED = {
         "expected integers as indices, got floats.",
     ),
     "a body of one argument": (
-        lambda p, e: amp.fori_loop(2, LOOP, e["x"] * p["w"]),
+        lambda p, e: amp.fori_loop(
+            2,
+            LOOP,
+            e["x"] * p["w"],
+        ),
         "expected a function of 2 arguments, got <lambda>() takes 1 positional argument but 2 were given.",
     ),
     "nothing that is read": (
@@ -202,7 +216,11 @@ class Net(nnx.Module):
 
 
 def recurrent(p, e):
-    h = amp.scan(lambda h, x: (p["cell"](h, p["net"](x))[0], None), jnp.zeros(3), e["xs"])[0]
+    h = amp.scan(
+        lambda h, x: (p["cell"](h, p["net"](x))[0], None),
+        jnp.zeros(3),
+        e["xs"],
+    )[0]
     return jnp.sum(h * p["last"]["v"](e["v"]))
 
 
@@ -247,7 +265,13 @@ def test_layers_of_flax_that_draw_are_given_a_key():
         )
 
     compiled = amp.compile(
-        lambda p, e: jnp.sum(amp.stochastic(drop, lambda x: x, e["v"] * p["w"])),
+        lambda p, e: jnp.sum(
+            amp.stochastic(
+                drop,
+                lambda x: x,
+                e["v"] * p["w"],
+            )
+        ),
         P,
         SPEC,
     )
@@ -299,7 +323,10 @@ def test_rounds_at_most_may_be_a_number_of_numpys():
         )
 
     compiled = amp.compile(loop, P, {"x": "float32[]"})
-    assert compiled.verify([{"x": 1.0}, {"x": 9.0}], progress=False)
+    assert compiled.verify(
+        [{"x": 1.0}, {"x": 9.0}],
+        progress=False,
+    )
 
 
 @pytest.mark.parametrize("name", ["max", "min", "mod", "floordiv"])
@@ -394,9 +421,11 @@ def test_lists_of_trees_and_of_dictionaries():
 
     def both(p, e):
         def root(t):
-            return amp.fold_tree(lambda x: x * p["w"], lambda x, kids: jnp.tanh(amp.sum(kids)), t)[
-                1
-            ]
+            return amp.fold_tree(
+                lambda x: x * p["w"],
+                lambda x, kids: jnp.tanh(amp.sum(kids)),
+                t,
+            )[1]
 
         words = amp.map(
             lambda w: w["a"] * amp.sum(w["b"]),
@@ -454,7 +483,16 @@ def test_forests(arity):
             root * p["b"],
             e["tree"],
         )
-        return amp.sum(amp.map(lambda a, b: a * b, up, down)) + root**2
+        return (
+            amp.sum(
+                amp.map(
+                    lambda a, b: a * b,
+                    up,
+                    down,
+                )
+            )
+            + root**2
+        )
 
     spec = {"tree": amp.Tree("int32[v]", "int32[v]", "float64[v]"), "x": "float64[]"}
     with jax.enable_x64(True):

@@ -46,8 +46,14 @@ def count_down():
     kind = Combinator("count_down", on_host="with operands", by_example=False)
 
     def left(xs):
-        result = along(dimension_of("count_down", [xs]), ShapedArray((), jnp.int32))
-        return bind(Call(kind, [result], line=user_line()), [xs])[0]
+        result = along(
+            dimension_of("count_down", [xs]),
+            ShapedArray((), jnp.int32),
+        )
+        return bind(
+            Call(kind, [result], line=user_line()),
+            [xs],
+        )[0]
 
     @MESSAGE_RULES.of(kind)
     def to_messages(low, call, operands, region, wanted):

@@ -46,7 +46,10 @@ def in_form(rng, rows, form):
 
 
 @hypothesis_settings(max_examples=examples(200), deadline=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["array", "list", "scalars"]))
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(["array", "list", "scalars"]),
+)
 def test_both_ways_read_the_same(seed, form):
     rng = np.random.default_rng(seed)
     instances = []

@@ -75,16 +75,33 @@ def carried(key, p, e):
         (jnp.zeros(2), key),
         e["x"],
     )
-    return h + normal(last) * p["b"] + amp.sum(amp.map(lambda k: normal(k) * p["b"], own))
+    return (
+        h
+        + normal(last) * p["b"]
+        + amp.sum(
+            amp.map(
+                lambda k: normal(k) * p["b"],
+                own,
+            )
+        )
+    )
 
 
 def closed_over(key, p, e):
     at = amp.fori_loop(
         e["id"] % 3,
-        lambda i, h: dense(p, h + normal(jax.random.fold_in(key, i))),
+        lambda i, h: dense(
+            p,
+            h + normal(jax.random.fold_in(key, i)),
+        ),
         p["b"],
     )
-    return at + amp.sum(amp.map(lambda x: dense(p, x + normal(key)), e["x"]))
+    return at + amp.sum(
+        amp.map(
+            lambda x: dense(p, x + normal(key)),
+            e["x"],
+        )
+    )
 
 
 def chosen(key, p, e):
@@ -135,7 +152,13 @@ def looped(key, p, e):
 def in_trees(key, p, e):
     def branch(n, kids):
         return (
-            amp.sum(amp.map(lambda s: s[0] + normal(s[1]), kids)) @ p["w"],
+            amp.sum(
+                amp.map(
+                    lambda s: s[0] + normal(s[1]),
+                    kids,
+                )
+            )
+            @ p["w"],
             jax.random.fold_in(key, 7),
         )
 
@@ -187,7 +210,12 @@ def in_several(key, p, e):
     return (
         sum(draws) * p["b"]
         + amp.sum(edges)
-        + amp.sum(amp.map(lambda k: normal(k) * p["b"], jax.random.split(key)))
+        + amp.sum(
+            amp.map(
+                lambda k: normal(k) * p["b"],
+                jax.random.split(key),
+            )
+        )
     )
 
 
@@ -241,7 +269,13 @@ def test_keys_that_all_examples_share_are_told_of_once():
         warnings.simplefilter("error")
         own = amp.compile(
             lambda p, e: (
-                jnp.sum(carried(jax.random.fold_in(key, e["id"]), p, e))
+                jnp.sum(
+                    carried(
+                        jax.random.fold_in(key, e["id"]),
+                        p,
+                        e,
+                    )
+                )
                 + jnp.sum(of_examples(key, p, e))
             ),
             P,
@@ -249,7 +283,14 @@ def test_keys_that_all_examples_share_are_told_of_once():
         )
         assert not own.shared_draws and own.draws
         noisy = amp.compile(
-            lambda p, e: jnp.sum(amp.sum(amp.map(lambda x: amp.dropout(x * p["b"], 0.5), e["x"]))),
+            lambda p, e: jnp.sum(
+                amp.sum(
+                    amp.map(
+                        lambda x: amp.dropout(x * p["b"], 0.5),
+                        e["x"],
+                    )
+                )
+            ),
             P,
             spec,
         )
@@ -266,7 +307,13 @@ def test_keys_that_all_examples_share_are_told_of_once():
     [
         (
             lambda p, e: jnp.sum(
-                normal(jax.random.fold_in(jax.random.key(1, impl="rbg"), e["id"])) * p["b"]
+                normal(
+                    jax.random.fold_in(
+                        jax.random.key(1, impl="rbg"),
+                        e["id"],
+                    )
+                )
+                * p["b"]
             ),
             r"test_random_keys\.py:\d+: expected keys that give the same numbers alone and together: Threefry's, got `rbg`",
         ),
@@ -283,7 +330,10 @@ def test_other_keys_are_refused(model, text):
         amp.compile(
             model,
             P,
-            jax.tree.map(lambda text: text.replace("64", "32"), SPEC),
+            jax.tree.map(
+                lambda text: text.replace("64", "32"),
+                SPEC,
+            ),
         )
 
 
@@ -352,7 +402,13 @@ def loops(p, e):
         )
     )
     return (
-        amp.sum(amp.map(inner, e["ps"], e["x"]))
+        amp.sum(
+            amp.map(
+                inner,
+                e["ps"],
+                e["x"],
+            )
+        )
         + several
         + amp.node("last")(lambda h: noisy(noisy(h) * 0.5))(h)
     )
@@ -416,7 +472,17 @@ def structures(p, e):
         e["g"],
         e["h"],
     )
-    return down + amp.sum(asked) + amp.sum(amp.map(lambda a, h: noisy(a + h), sent, e["h"]))
+    return (
+        down
+        + amp.sum(asked)
+        + amp.sum(
+            amp.map(
+                lambda a, h: noisy(a + h),
+                sent,
+                e["h"],
+            )
+        )
+    )
 
 
 @pytest.mark.nightly
@@ -472,7 +538,11 @@ def test_each_accumulation_draws_anew_and_a_checkpoint_knows_how_many_there_were
                 None,
             )
 
-        return amp.scan(digit, jnp.float32(0), e["x"])[0]  # the masks in base 3
+        return amp.scan(
+            digit,
+            jnp.float32(0),
+            e["x"],
+        )[0]  # the masks in base 3
 
     compiled = amp.compile(
         model,
@@ -501,13 +571,26 @@ def test_each_accumulation_draws_anew_and_a_checkpoint_knows_how_many_there_were
     other.restore(tmp_path / "checkpoint")
     assert (
         drawn(other, 3) == more
-        and drawn(amp.Trainer(compiled.graph, optax.sgd(0.0), mode="sync"), 3) == first
+        and drawn(
+            amp.Trainer(
+                compiled.graph,
+                optax.sgd(0.0),
+                mode="sync",
+            ),
+            3,
+        )
+        == first
     )
 
 
 def test_a_batch_draws_with_keys_of_both_kinds():
     batched = amp.vmap(
-        lambda p, s: jnp.sum(amp.dropout(s["x"] @ p["w"], 0.5)),
+        lambda p, s: jnp.sum(
+            amp.dropout(
+                s["x"] @ p["w"],
+                0.5,
+            )
+        ),
         {"x": "float32[t,2]"},
     )
     params = {"w": np.ones((2, 2), np.float32)}

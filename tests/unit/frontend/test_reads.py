@@ -82,7 +82,11 @@ def instance(
     return {
         "x": rng.normal(size=(v, 2)).astype(dtype),
         "i": np.arange(v, dtype=np.int32),
-        "next": rng.integers(-v, max(v, 1), v).astype(np.int32),
+        "next": rng.integers(
+            -v,
+            max(v, 1),
+            v,
+        ).astype(np.int32),
         "near": ragged(
             rng,
             rng.integers(0, 4, v),
@@ -160,10 +164,22 @@ def attention_over_neighbours(p, s):
 
     def each(x, near):
         there = amp.map(lambda j: amp.take(h, j), near)
-        weights = amp.softmax(amp.map(lambda other: jnp.sum(x * other), there))
+        weights = amp.softmax(
+            amp.map(
+                lambda other: jnp.sum(x * other),
+                there,
+            )
+        )
         return square(
             p,
-            x + amp.sum(amp.map(lambda a, other: a * other, weights, there)),
+            x
+            + amp.sum(
+                amp.map(
+                    lambda a, other: a * other,
+                    weights,
+                    there,
+                )
+            ),
         )
 
     return amp.sum(amp.map(each, h, s["near"]))
@@ -246,13 +262,25 @@ def in_a_recursion(p, s):
     def each(recur, x, near):
         return cell(
             p,
-            x + amp.sum(amp.map(lambda j: amp.take(h, j), near)) + recur(-1),
+            x
+            + amp.sum(
+                amp.map(
+                    lambda j: amp.take(h, j),
+                    near,
+                )
+            )
+            + recur(-1),
         )
 
     return amp.sum(
         amp.map(
             lambda y: square(p, y),
-            amp.recurse(each, p["init"], s["x"], s["near"]),
+            amp.recurse(
+                each,
+                p["init"],
+                s["x"],
+                s["near"],
+            ),
         )
     )
 
@@ -316,7 +344,13 @@ def within_each_word(p, s):
             )
         )
 
-    return amp.sum(amp.map(word, s["words"], s["marks"]))
+    return amp.sum(
+        amp.map(
+            word,
+            s["words"],
+            s["marks"],
+        )
+    )
 
 
 def from_two_spaces_out(p, s):
@@ -359,7 +393,10 @@ def pointers_to_pointers(p, s):
 
 def of_two_types(p, s):
     pairs = amp.map(
-        lambda x: (cell(p, x), jnp.argmax(p["out"] * x)),
+        lambda x: (
+            cell(p, x),
+            jnp.argmax(p["out"] * x),
+        ),
         s["x"],
     )
 
@@ -407,7 +444,11 @@ def pairs_in_rounds(p, s):
         lambda x: x * p["out"],
         s["nodes"],
     )
-    return amp.fori_loop(2, turn, (h, jnp.zeros(())))[1]
+    return amp.fori_loop(
+        2,
+        turn,
+        (h, jnp.zeros(())),
+    )[1]
 
 
 def after_it_was_gone_through(p, s):
@@ -540,7 +581,10 @@ def test_arrays_of_a_fixed_length_are_read_by_number_too(at):
 
     one = {
         "table": np.random.default_rng(0).normal(size=(4, 2)),
-        "next": np.array([3, 0, -4, 3], np.int32),
+        "next": np.array(
+            [3, 0, -4, 3],
+            np.int32,
+        ),
     }
     with jax.enable_x64(True):
         Compiled64(
@@ -589,7 +633,10 @@ def test_windows_of_words_cost_no_message():
         return amp.sum(amp.map(total, windows))
 
     def computed(p, s):
-        words = amp.map(lambda at: p["embed"][at], s["next"])
+        words = amp.map(
+            lambda at: p["embed"][at],
+            s["next"],
+        )
         windows = amp.window(words, 5)
         return amp.sum(amp.map(jnp.sum, windows))
 
@@ -648,7 +695,10 @@ def test_data_is_as_large_as_reads_and_elements(model):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(("wrong", "counted"), [(4, 4), (-5, -1)])
+@pytest.mark.parametrize(
+    ("wrong", "counted"),
+    [(4, 4), (-5, -1)],
+)
 @pytest.mark.parametrize("model", [pointers, total_of_read])
 def test_a_number_that_no_element_has_is_an_error_of_the_data(model, wrong, counted):
     compiled = amp.compile(

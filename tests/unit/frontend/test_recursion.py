@@ -33,7 +33,12 @@ def parameters(dtype=np.float64):
 
 
 def loss(sequence):
-    return amp.sum(amp.map(lambda h: jnp.sum(h**2), sequence))
+    return amp.sum(
+        amp.map(
+            lambda h: jnp.sum(h**2),
+            sequence,
+        )
+    )
 
 
 def cell(p, x, left, right):
@@ -44,7 +49,12 @@ def dag(p, s):
     """Each node has up to two operands, anywhere in the sequence; an operand may serve many nodes, and one node twice."""
     return loss(
         amp.recurse(
-            lambda recur, x, a, b: cell(p, x, recur(a), recur(b)),
+            lambda recur, x, a, b: cell(
+                p,
+                x,
+                recur(a),
+                recur(b),
+            ),
             p["init"],
             s["x"],
             s["a"],
@@ -82,10 +92,22 @@ DAG = {"x": "float64[n,2]", "a": "int32[n]", "b": "int32[n]"}
 
 @pytest.mark.slow
 @settings(max_examples=examples(90))
-@given(st.integers(0, 1 << 16), st.lists(st.integers(0, 6), min_size=1, max_size=3))
+@given(
+    st.integers(0, 1 << 16),
+    st.lists(
+        st.integers(0, 6),
+        min_size=1,
+        max_size=3,
+    ),
+)
 def test_any_acyclic_graph(seed, sizes):
     with jax.enable_x64(True):
-        Compiled64(dag, parameters(), DAG, dags(seed, sizes)).check_direction(seed)
+        Compiled64(
+            dag,
+            parameters(),
+            DAG,
+            dags(seed, sizes),
+        ).check_direction(seed)
 
 
 @pytest.mark.nightly
@@ -141,12 +163,21 @@ SPEC = {
 
 
 def scan(p, s):
-    return amp.scan(lambda h, x: (cell(p, x, h, h),) * 2, p["init"], s["x"])[1]
+    return amp.scan(
+        lambda h, x: (cell(p, x, h, h),) * 2,
+        p["init"],
+        s["x"],
+    )[1]
 
 
 def recurse_as_scan(p, s):
     return amp.recurse(
-        lambda recur, x, i: cell(p, x, recur(i - 1), recur(i - 1)),
+        lambda recur, x, i: cell(
+            p,
+            x,
+            recur(i - 1),
+            recur(i - 1),
+        ),
         p["init"],
         s["x"],
         s["i"],
@@ -292,7 +323,12 @@ def from_computed_values(p, s):
     init = amp.sum(xs)
     return loss(
         amp.recurse(
-            lambda recur, x, i: cell(p, x, recur(i - 1), recur(i - 3)),
+            lambda recur, x, i: cell(
+                p,
+                x,
+                recur(i - 1),
+                recur(i - 3),
+            ),
             init,
             xs,
             s["i"],
@@ -326,7 +362,12 @@ def at_one_place_of_a_choice(p, s):
     def through():
         return amp.take(
             amp.recurse(
-                lambda recur, x, i: cell(p, x, recur(i - 1), x),
+                lambda recur, x, i: cell(
+                    p,
+                    x,
+                    recur(i - 1),
+                    x,
+                ),
                 p["init"],
                 s["x"],
                 s["i"],
@@ -357,7 +398,10 @@ MODELS = [
 @pytest.mark.parametrize("model", MODELS)
 def test_it_stands_anywhere(model):
     with jax.enable_x64(True):
-        other = INSTANCE | {"k": np.int32(0), "x": INSTANCE["x"][::-1] * 2}
+        other = INSTANCE | {
+            "k": np.int32(0),
+            "x": INSTANCE["x"][::-1] * 2,
+        }
         Compiled64(model, parameters(), SPEC, [INSTANCE, other]).check_direction()
 
 
@@ -544,7 +588,12 @@ def test_numbers_that_do_not_fit(numbers, text):
         {"a": "int32[n]"},
     )
     with pytest.raises(DataError, match=re.escape(text)) as caught:
-        compiled.data([{"a": np.int32([-1, 0])}, {"a": np.int32(numbers)}])
+        compiled.data(
+            [
+                {"a": np.int32([-1, 0])},
+                {"a": np.int32(numbers)},
+            ]
+        )
     assert "instance 1" in str(caught.value) and MEND in str(caught.value)
     with pytest.raises(AmpError, match=re.escape(text)) as caught:
         amp.recurse(each, 0.0, np.int32(numbers))

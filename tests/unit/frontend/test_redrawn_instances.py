@@ -18,7 +18,10 @@ SPEC = {"tokens": "int32[t,2]", "label": "int32[2]"}
 def compiled() -> Compiled:
     def model(p, s):
         h, _ = amp.scan(
-            lambda h, token: (h + token.sum() * p["w"], None),
+            lambda h, token: (
+                h + token.sum() * p["w"],
+                None,
+            ),
             jnp.float32(0),
             s["tokens"],
         )
@@ -67,7 +70,10 @@ def test_the_model_itself_takes_the_instances_themselves(method):
     else:
         check = lambda data: model.loss(model.initial_params, data)
     given: list[tuple[Any, str]] = [(buckets, "a data set that makes them, Buckets")]
-    for data, what in [*given, (model.data(buckets), r"what `compiled\.data`")]:
+    for data, what in [
+        *given,
+        (model.data(buckets), r"what `compiled\.data`"),
+    ]:
         with pytest.raises(
             DataError,
             match=f"{method}, instances: expected instances as the model takes them, got {what}",

@@ -164,7 +164,13 @@ def filtered(p, s):
     smooth = lambda x: jnp.convolve(x, p["kernel"], mode="same")
     return (
         total(jax.vmap(smooth, 1, 1)(v))
-        + total(jnp.convolve(v[:, 0], p["kernel"], mode="valid"))
+        + total(
+            jnp.convolve(
+                v[:, 0],
+                p["kernel"],
+                mode="valid",
+            )
+        )
         + total(jnp.correlate(v[:, 0], p["kernel"]))
         + total(jnp.delete(v, 2, axis=0))
         + total(
@@ -243,11 +249,19 @@ def test_functions_of_jax_are_its_own_when_no_model_is_traced():
 def test_a_kernel_is_convolved_with_all_examples_at_once():
     with jax.enable_x64(True):
         batched = amp.vmap(
-            lambda p, s: jnp.sum(jnp.convolve(s["x"][:, 0], p["kernel"])),
+            lambda p, s: jnp.sum(
+                jnp.convolve(
+                    s["x"][:, 0],
+                    p["kernel"],
+                )
+            ),
             SPEC,
             params=PARAMS,
         )
-        jaxpr = jax.make_jaxpr(batched)(PARAMS, batched.pack([EXAMPLES[3], EXAMPLES[5]]))
+        jaxpr = jax.make_jaxpr(batched)(
+            PARAMS,
+            batched.pack([EXAMPLES[3], EXAMPLES[5]]),
+        )
     convolutions = []
     for equation in equations_in(jaxpr.jaxpr):
         if equation.primitive.name == "conv_general_dilated":

@@ -72,7 +72,11 @@ def test_the_loss_computes_metrics_that_the_model_returns():
     for n in (1, 2, 3):
         data.append(
             {
-                "x": np.full((n, 2), 0.5 * n, np.float32),
+                "x": np.full(
+                    (n, 2),
+                    0.5 * n,
+                    np.float32,
+                ),
                 "least": np.float32(n),
             }
         )
@@ -137,7 +141,11 @@ def test_every_sequence_is_predicted_as_rows(dimension):
         if dimension == "v":
             h = amp.fori_loop(
                 2,
-                lambda _, h: amp.propagate(lambda h: h * 2, e["g"], h),
+                lambda _, h: amp.propagate(
+                    lambda h: h * 2,
+                    e["g"],
+                    h,
+                ),
                 h,
             )
         amp.output("given", xs)
@@ -171,7 +179,12 @@ def test_every_sequence_is_predicted_as_rows(dimension):
     if dimension == "t":
         wanted = each * [2, 3]
     else:
-        wanted = np.concatenate([4 * rows[0], 0 * rows[2]]) * [2, 3]
+        wanted = np.concatenate(
+            [
+                4 * rows[0],
+                0 * rows[2],
+            ]
+        ) * [2, 3]
     for name, values in {
         "given": each,
         "computed": wanted,

@@ -81,8 +81,22 @@ INSTANCES = [
 
 
 def attend(p, xs, h):
-    weights = amp.softmax(amp.map(lambda x: jnp.dot(x, h), xs))
-    return jnp.tanh(h @ p["w"] + amp.sum(amp.map(lambda a, x: a * x, weights, xs)))
+    weights = amp.softmax(
+        amp.map(
+            lambda x: jnp.dot(x, h),
+            xs,
+        )
+    )
+    return jnp.tanh(
+        h @ p["w"]
+        + amp.sum(
+            amp.map(
+                lambda a, x: a * x,
+                weights,
+                xs,
+            )
+        )
+    )
 
 
 def cell(p, h, x):
@@ -96,7 +110,12 @@ def is_small(h):
 def sequences(p, e, h):
     """Scans both ways, from zeros and from what is there; nested ones; reductions of all kinds, and lengths."""
     h = (
-        amp.scan(lambda c, x: (cell(p, c, x), None), jnp.zeros(2), e["x"], reverse=True)[0]
+        amp.scan(
+            lambda c, x: (cell(p, c, x), None),
+            jnp.zeros(2),
+            e["x"],
+            reverse=True,
+        )[0]
         + 0.5 * h
     )
     h = amp.scan(
@@ -124,7 +143,12 @@ def pairs(p, e, h):
     )
     two = amp.sum(
         amp.map(
-            lambda x: amp.sum(amp.map(lambda y: jnp.tanh(x * y + h), e["x"])),
+            lambda x: amp.sum(
+                amp.map(
+                    lambda y: jnp.tanh(x * y + h),
+                    e["x"],
+                )
+            ),
             e["x"],
         )
     )
@@ -161,16 +185,31 @@ def chosen(p, e, h):
         )
 
     h += (
-        0.2 * amp.sum(amp.map(each, e["words"], e["x"]))
+        0.2
+        * amp.sum(
+            amp.map(
+                each,
+                e["words"],
+                e["x"],
+            )
+        )
         + amp.scan(step, h, (e["words"], e["x"]))[0]
     )
 
     def last():
-        return amp.take(amp.map(lambda x: jnp.tanh(x @ p["w"] + h), e["x"]), -1) + amp.take(
-            e["x"], 0
-        )
+        return amp.take(
+            amp.map(
+                lambda x: jnp.tanh(x @ p["w"] + h),
+                e["x"],
+            ),
+            -1,
+        ) + amp.take(e["x"], 0)
 
-    return 0.3 * amp.cond(amp.length(e["x"]) > 0, last, lambda: h)
+    return 0.3 * amp.cond(
+        amp.length(e["x"]) > 0,
+        last,
+        lambda: h,
+    )
 
 
 def counted(p, e, h):
@@ -289,7 +328,13 @@ def told(p, e, h):
     return (
         h * p["v"]
         + jnp.tanh(e["z"] * 2 + e["n"])
-        + 0.1 * amp.sum(amp.map(lambda x: jnp.ones(2), e["x"]))
+        + 0.1
+        * amp.sum(
+            amp.map(
+                lambda x: jnp.ones(2),
+                e["x"],
+            )
+        )
     )
 
 
@@ -314,7 +359,12 @@ def in_loop(body, p, e):
             assume=1,
         )
 
-    return amp.while_loop(goes_on, rounds, (e["z"] * p["b"], jnp.int32(0)), most=3)[0]
+    return amp.while_loop(
+        goes_on,
+        rounds,
+        (e["z"] * p["b"], jnp.int32(0)),
+        most=3,
+    )[0]
 
 
 def in_loops_of_elements(body, p, e):
@@ -334,7 +384,12 @@ BODIES = [sequences, pairs, chosen, counted, structures, graphs, decided_again, 
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    "place", [in_choice, in_loop, pytest.param(in_loops_of_elements, marks=pytest.mark.nightly)]
+    "place",
+    [
+        in_choice,
+        in_loop,
+        pytest.param(in_loops_of_elements, marks=pytest.mark.nightly),
+    ],
 )
 @pytest.mark.parametrize("body", BODIES)
 def test_all_that_the_instance_may_decide_works_where_a_value_does(body, place):
@@ -350,7 +405,14 @@ def test_all_that_the_instance_may_decide_works_where_a_value_does(body, place):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "rows", [lambda p, e: e["x"], lambda p, e: amp.map(lambda x: jnp.tanh(x * p["v"]), e["x"])]
+    "rows",
+    [
+        lambda p, e: e["x"],
+        lambda p, e: amp.map(
+            lambda x: jnp.tanh(x * p["v"]),
+            e["x"],
+        ),
+    ],
 )
 def test_the_engine_computes_it_too(rows):
     params = jax.tree.map(np.float32, P)
@@ -394,7 +456,10 @@ def test_the_engine_computes_it_too(rows):
             settings=settings,
         )
         found = trainer.accumulate(compiled.data(examples), update=False)
-        assert found["loss_sum"] == pytest.approx(float(compiled.loss(params, examples)), rel=1e-5)
+        assert found["loss_sum"] == pytest.approx(
+            float(compiled.loss(params, examples)),
+            rel=1e-5,
+        )
 
 
 @pytest.mark.nightly
@@ -555,7 +620,13 @@ def test_an_element_of_a_recursion_is_asked_for_before_a_decision():
                 lambda: x * p["s"],
             )
 
-        return amp.sum(amp.recurse(each, jnp.float32(0), e["x"]))
+        return amp.sum(
+            amp.recurse(
+                each,
+                jnp.float32(0),
+                e["x"],
+            )
+        )
 
     with pytest.raises(
         GraphError,

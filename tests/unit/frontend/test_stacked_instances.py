@@ -20,11 +20,25 @@ def model(p, s):
     def word(number, chars):
         return amp.cond(
             number < 0,
-            lambda: amp.sum(amp.map(lambda c: p["c"][c], chars)),
+            lambda: amp.sum(
+                amp.map(
+                    lambda c: p["c"][c],
+                    chars,
+                )
+            ),
             lambda: p["w"][number],
         )
 
-    return jnp.sum(amp.sum(amp.map(word, s["words"], s["chars"])) * s["x"]) * (s["label"] + 1)
+    return jnp.sum(
+        amp.sum(
+            amp.map(
+                word,
+                s["words"],
+                s["chars"],
+            )
+        )
+        * s["x"]
+    ) * (s["label"] + 1)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +107,12 @@ def test_told_fields_of_all_rows():
     space = IndexSpace()
     told = RegionMessages(
         Region(space),
-        {"next": Column(space, lambda data: np.array([3, 4]))},
+        {
+            "next": Column(
+                space,
+                lambda data: np.array([3, 4]),
+            )
+        },
         columns,
     )
     assert not told.is_whole
@@ -157,7 +176,12 @@ def _of_two(columns):
 
 def test_columns_of_different_lengths_are_no_data_set():
     with pytest.raises(DataError, match="lengths"):
-        amp.Stacked({"a": np.zeros(2), "b": np.zeros(3)})
+        amp.Stacked(
+            {
+                "a": np.zeros(2),
+                "b": np.zeros(3),
+            }
+        )
 
 
 def test_data_sets_give_their_own_instances():
@@ -187,16 +211,30 @@ def test_data_sets_give_their_own_instances():
         lambda a, b: (a <= b) & (a != 2) | ~(b > a),
         lambda a, b: jnp.minimum(a, b) * jnp.maximum(a, 2) + (a - b),
         lambda a, b: (a >= 0).astype(jnp.float32),
-        lambda a, b: jax.lax.select_n(jnp.abs(a) % 3, a, b, a + b),
+        lambda a, b: jax.lax.select_n(
+            jnp.abs(a) % 3,
+            a,
+            b,
+            a + b,
+        ),
         lambda a, b: jax.lax.select_n(a, a, b, a + b),  # the nearest case, where there is none
-        lambda a, b: jax.lax.select_n(jnp.abs(a) * 14, *(b + i for i in range(70))),
+        lambda a, b: jax.lax.select_n(
+            jnp.abs(a) * 14,
+            *(b + i for i in range(70)),
+        ),
     ],
 )
 def test_numpy_does_as_jax_does(function):
     rng = np.random.default_rng(0)
     a, b = rng.integers(-5, 6, (2, 50)).astype(np.int32)
     jaxpr = jax.make_jaxpr(function)(a[0], b[0])
-    known = dict(zip(jaxpr.jaxpr.invars, (a, b), strict=True))
+    known = dict(
+        zip(
+            jaxpr.jaxpr.invars,
+            (a, b),
+            strict=True,
+        )
+    )
     done = 0
 
     def run(jaxpr, known):

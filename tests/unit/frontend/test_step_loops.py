@@ -166,7 +166,9 @@ def of_trees(p, s):
         arity=2,
     )
     down = amp.scan_tree(
-        lambda above, word: jnp.tanh(above @ p["u"] + p["embed"][word]), h, s["tree"]
+        lambda above, word: jnp.tanh(above @ p["u"] + p["embed"][word]),
+        h,
+        s["tree"],
     )
     return jnp.sum(c) + amp.sum(
         amp.map(
@@ -225,8 +227,16 @@ def of_taken_elements(p, s):
     def step(h, ab):
         return jnp.tanh(h @ p["u"] + amp.take(rows, ab[1])[0]), None
 
-    found = amp.recurse(each, p["embed"][1], s["taken"])
-    last, _ = amp.scan(step, p["b"][:3], s["taken"])
+    found = amp.recurse(
+        each,
+        p["embed"][1],
+        s["taken"],
+    )
+    last, _ = amp.scan(
+        step,
+        p["b"][:3],
+        s["taken"],
+    )
     return amp.sum(amp.map(jnp.sum, found)) + jnp.sum(last)
 
 
@@ -234,7 +244,11 @@ FUNCTIONS = [of_sequences, of_trees, of_recursions, of_drawn_numbers, of_taken_e
 
 
 def compare(one, other, tolerance=1e-5):
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(one),
+        jax.tree.leaves(other),
+        strict=True,
+    ):
         np.testing.assert_allclose(
             np.asarray(a, np.float64),
             np.asarray(b, np.float64),
@@ -325,7 +339,9 @@ def test_a_state_that_many_read_has_its_cotangents_added_up():
 
     def star(p, s):
         down = amp.scan_tree(
-            lambda above, word: jnp.tanh(above @ p["u"] + p["embed"][word]), p["b"][:3], s["tree"]
+            lambda above, word: jnp.tanh(above @ p["u"] + p["embed"][word]),
+            p["b"][:3],
+            s["tree"],
         )
         return amp.sum(amp.map(jnp.sum, down))
 
@@ -482,7 +498,10 @@ def test_a_gradient_of_a_gradient():
     """A second derivative of a loop in steps equals the same derivative of a loop by `lax.scan`."""
 
     def chain(p, s):
-        step = lambda h, x: (jnp.tanh(h @ p["u"] + x), None)
+        step = lambda h, x: (
+            jnp.tanh(h @ p["u"] + x),
+            None,
+        )
         return jnp.sum(amp.scan(step, p["b"][:3], s["x"])[0])
 
     found = []
@@ -515,7 +534,10 @@ def test_transformations_of_a_batch():
         lambda x: jnp.stack([0.3 * x, x]),
         PARAMS,
     )
-    ensemble = jax.vmap(jax.grad(loss), in_axes=(0, None))(
+    ensemble = jax.vmap(
+        jax.grad(loss),
+        in_axes=(0, None),
+    )(
         several,
         batch,
     )
@@ -604,7 +626,10 @@ def test_empty_batches_of_elements():
     compare((values, grads), want)
 
 
-@pytest.mark.parametrize("function", [of_trees, *left_to_nightly([of_sequences])])
+@pytest.mark.parametrize(
+    "function",
+    [of_trees, *left_to_nightly([of_sequences])],
+)
 def test_no_step_copies_an_arena_and_no_read_becomes_a_scatter(function):
     """A compiled step writes slices of its carried arrays; no step copies a whole arena or scatters into one."""
     batched = batched_as("steps", function)
@@ -643,7 +668,12 @@ def test_a_recursion_that_starts_somewhere_copies_no_arena():
         def each(recur, before, x):
             return jnp.tanh(recur(before) @ p["u"] + x)
 
-        states = amp.recurse(each, jnp.zeros(3), s["before"], s["x"])
+        states = amp.recurse(
+            each,
+            jnp.zeros(3),
+            s["before"],
+            s["x"],
+        )
         return jnp.sum(amp.take(states, -1) ** 2)
 
     n = 200

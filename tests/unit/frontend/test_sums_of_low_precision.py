@@ -29,7 +29,10 @@ def example(n):
     return {
         "xs": np.ones(n, LOW),
         "zeros": np.zeros(n, np.int32),
-        "edges": amp.Edges(np.arange(n), np.zeros(n, int)),
+        "edges": amp.Edges(
+            np.arange(n),
+            np.zeros(n, int),
+        ),
         "tree": tree,
     }
 
@@ -50,14 +53,25 @@ def received(p, e):
 
 def of_children(p, e):
     branch = lambda _, children: amp.sum(children)
-    return amp.fold_tree(lambda _: p["w"], branch, e["tree"])[1]
+    return amp.fold_tree(
+        lambda _: p["w"],
+        branch,
+        e["tree"],
+    )[1]
 
 
 SUMS = {
     "sum": lambda p, e: amp.sum(scaled(p, e)),
     "sum of data": lambda p, e: amp.sum(e["xs"]) * p["w"],
     "mean": lambda p, e: amp.mean(scaled(p, e)) * N,
-    "logsumexp": lambda p, e: jnp.exp(amp.logsumexp(amp.map(lambda x: 0 * x, scaled(p, e)))),
+    "logsumexp": lambda p, e: jnp.exp(
+        amp.logsumexp(
+            amp.map(
+                lambda x: 0 * x,
+                scaled(p, e),
+            )
+        )
+    ),
     "messages": received,
     "children": of_children,
 }
@@ -83,7 +97,12 @@ def test_the_function_as_it_is_and_messages_do(name):
 
     e = example(N)
     np.testing.assert_allclose(
-        float(loss(P, {**e, "xs": jnp.asarray(e["xs"])})),
+        float(
+            loss(
+                P,
+                {**e, "xs": jnp.asarray(e["xs"])},
+            )
+        ),
         N,
         0.02,
     )
@@ -98,7 +117,12 @@ def test_the_function_as_it_is_and_messages_do(name):
 
 def by_closure(p, e):
     shared = p["w"] * e["xs"][0]
-    return amp.sum(amp.map(lambda x: x * shared, e["xs"]))
+    return amp.sum(
+        amp.map(
+            lambda x: x * shared,
+            e["xs"],
+        )
+    )
 
 
 def by_number(p, e):
@@ -113,12 +137,27 @@ def by_number(p, e):
 
 def by_largest(p, e):
     shared = amp.max(scaled(p, e))
-    return amp.sum(amp.map(lambda x: x * shared, e["xs"]))
+    return amp.sum(
+        amp.map(
+            lambda x: x * shared,
+            e["xs"],
+        )
+    )
 
 
 def by_parent(p, e):
     step = lambda state, _: state * 1
-    return amp.sum(amp.scan_tree(step, p["w"], e["tree"])) * N / (N + 1)
+    return (
+        amp.sum(
+            amp.scan_tree(
+                step,
+                p["w"],
+                e["tree"],
+            )
+        )
+        * N
+        / (N + 1)
+    )
 
 
 @pytest.mark.parametrize("form", ["steps", "scan"])

@@ -72,7 +72,10 @@ def test_readers_are_those_that_read(seed):
     wanted = rng.integers(
         -1,
         n,
-        (int(rng.integers(1, 4)), int(rng.integers(0, 12))),
+        (
+            int(rng.integers(1, 4)),
+            int(rng.integers(0, 12)),
+        ),
     )
     lists = []
     for batch in wanted:
@@ -81,9 +84,17 @@ def test_readers_are_those_that_read(seed):
     most = table_passes.count_readers(wanted, counts)
     assert counts.ravel().tolist() == [*map(len, lists)]
     assert most == max(1, counts.max())
-    found = np.full((*counts.shape, most), -7, np.int32)
+    found = np.full(
+        (*counts.shape, most),
+        -7,
+        np.int32,
+    )
     table_passes.list_readers(wanted, np.zeros_like(counts), found)
-    for row, readers in zip(found.reshape(-1, most), lists, strict=True):
+    for row, readers in zip(
+        found.reshape(-1, most),
+        lists,
+        strict=True,
+    ):
         assert row.tolist() == readers + [-7] * (most - len(readers))
 
 
@@ -122,7 +133,11 @@ def test_states_come_from_the_loop_or_from_before_it(seed, has_start):
     rows = rng.integers(-1, 5, 8)
     other = np.full(8, -1)
     if has_start:
-        other = np.where(start[rows] >= 0, before[start[rows]], -1)
+        other = np.where(
+            start[rows] >= 0,
+            before[start[rows]],
+            -1,
+        )
     wanted = np.where(
         awaited[rows] >= 0,
         positions[awaited[rows]],
@@ -159,7 +174,10 @@ def test_pairs_of_tiles(seed):
     is_across = rng.random((n, width)) < 0.5
     pairs = around[:, :, None] + (across - first[:, None])[:, None]
     is_there = is_around[:, :, None] & is_across[:, None]
-    there, filled = np.empty((2, n, height, width), np.int64)
+    there, filled = np.empty(
+        (2, n, height, width),
+        np.int64,
+    )
     table_passes.list_pairs(around, across, first, is_around, is_across, there, filled)
     assert filled.tolist() == pairs.tolist()
     assert there.tolist() == np.where(is_there, pairs, -1).tolist()

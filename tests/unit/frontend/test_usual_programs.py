@@ -127,7 +127,11 @@ def updates_at_arrays(p, s):
         xs.at[numbers].add(p["e"]),
         xs.at[numbers, 1].max(changes - 2.5),
         xs.at[numbers, beside].min(0.1),
-        xs.at[numbers[:4]].multiply(p["e"][:4], unique_indices=True, mode="drop"),
+        xs.at[numbers[:4]].multiply(
+            p["e"][:4],
+            unique_indices=True,
+            mode="drop",
+        ),
         xs.at[s["i"][0] + numbers[:2]].set(p["b"]),
         jax.vmap(lambda row: jnp.sum(xs.at[numbers[:2]].max(row)))(xs),
     ]
@@ -145,7 +149,10 @@ def reads_of_columns(p, s):
         of_columns(lambda column: column[1:]),
         of_columns(lambda column: column[numbers]),
         xs.T[1, ::-1],
-        jnp.flip(jnp.einsum("ih,jh->hij", xs, ys), (0, 2)),
+        jnp.flip(
+            jnp.einsum("ih,jh->hij", xs, ys),
+            (0, 2),
+        ),
     ]
     return sum(weighted(jnp.sin(each)) * (1 + i) for i, each in enumerate(read))
 
@@ -153,7 +160,10 @@ def reads_of_columns(p, s):
 def weighted(x):
     """The sum of an array's entries, each times a number of its own."""
     for _ in range(x.ndim):
-        x = jnp.sum(x * (1 + jnp.arange(x.shape[0])).reshape(-1, *[1] * (x.ndim - 1)), 0)
+        x = jnp.sum(
+            x * (1 + jnp.arange(x.shape[0])).reshape(-1, *[1] * (x.ndim - 1)),
+            0,
+        )
     return x
 
 
@@ -162,9 +172,17 @@ def sums_by_number(p, s):
     xs = s["x"] @ p["w"]
     ys = s["y"] * p["b"]
     best = jnp.argmax(xs, 1)
-    arrived = jax.ops.segment_sum(xs, s["i"], ys.shape[0])  # numbers beyond change nothing
+    arrived = jax.ops.segment_sum(
+        xs,
+        s["i"],
+        ys.shape[0],
+    )  # numbers beyond change nothing
     order = jnp.argsort(xs[:, 0])
-    largest = jax.ops.segment_max(xs[:, 1], order % 2, xs.shape[0])
+    largest = jax.ops.segment_max(
+        xs[:, 1],
+        order % 2,
+        xs.shape[0],
+    )
     changed = [
         jnp.zeros(5).at[s["i"]].add(1.0) * p["e"][:, 0],
         jnp.zeros((5, 2)).at[s["i"], best].add(xs[:, 0]),
@@ -290,7 +308,11 @@ def choices_in_a_loop(p, s):
         )
         return jnp.tanh(h + amp.switch(number, branches) + amp.sum(mapped)), None
 
-    return amp.scan(step, p["b"], s["rows"])[0].sum()
+    return amp.scan(
+        step,
+        p["b"],
+        s["rows"],
+    )[0].sum()
 
 
 def walk(p, s):
@@ -322,7 +344,10 @@ def checkpointed(p, s):
 
     @jax.checkpoint
     def layer(xs):
-        scores = jax.nn.softmax(xs @ p["w"] @ xs.T, axis=1)
+        scores = jax.nn.softmax(
+            xs @ p["w"] @ xs.T,
+            axis=1,
+        )
         return amp.map(
             lambda x, y: jnp.tanh(x + y),
             xs,
@@ -483,7 +508,12 @@ ADVICE = {
         ),
     ),
     "diagonal": (
-        lambda p, s: jnp.sum(jnp.diagonal(s["x"] @ s["y"].T, offset=1)),
+        lambda p, s: jnp.sum(
+            jnp.diagonal(
+                s["x"] @ s["y"].T,
+                offset=1,
+            )
+        ),
         r"`jnp\.diagonal\(a, offset=1\)`.*`a\[i, j\]`",
         lambda p, s, xs: jnp.sum(
             (xs @ s["y"].T)[
@@ -532,7 +562,10 @@ ADVICE = {
         lambda p, s: jnp.sum(
             jnp.pad(
                 s["x"],
-                ((0, 16 - s["x"].shape[0]), (0, 0)),
+                (
+                    (0, 16 - s["x"].shape[0]),
+                    (0, 0),
+                ),
             )
         ),
         r"`jnp\.zeros\(\(16, d\)\)\.at\[: xs\.shape\[0\]\]\.set\(xs\)`",
@@ -546,12 +579,20 @@ ADVICE = {
         lambda p, s, xs: jnp.linalg.det(xs.T @ xs),
     ),
     "searchsorted": (
-        lambda p, s: jnp.searchsorted(jnp.sort(s["x"][:, 0]), 0.0),
+        lambda p, s: jnp.searchsorted(
+            jnp.sort(s["x"][:, 0]),
+            0.0,
+        ),
         r"`jnp\.sum\(xs < x\)`",
         lambda p, s, xs: jnp.sum(xs[:, 0] < 0.0) * p["b"][0],
     ),
     "convolve": (
-        lambda p, s: jnp.sum(jnp.convolve(s["x"][:, 0], s["y"][:, 1])),
+        lambda p, s: jnp.sum(
+            jnp.convolve(
+                s["x"][:, 0],
+                s["y"][:, 1],
+            )
+        ),
         r"`amp\.map\(f, amp\.window\(xs, 3\)\)`",
         lambda p, s, xs: amp.sum(
             amp.map(
@@ -566,7 +607,13 @@ ADVICE = {
         ),
         r"`jax\.ops\.segment_sum\(xs\[senders\], receivers, n\)`",
         lambda p, s, xs: jnp.sum(
-            jnp.tanh(jax.ops.segment_sum(xs[s["i"] % 1], s["i"], 5)),
+            jnp.tanh(
+                jax.ops.segment_sum(
+                    xs[s["i"] % 1],
+                    s["i"],
+                    5,
+                )
+            ),
         ),
     ),
     "associative_scan": (
@@ -575,7 +622,13 @@ ADVICE = {
         lambda p, s, xs: (
             jnp.sum(jnp.cumsum(xs, 0) ** 2)
             + jnp.sum(xs * p["e"][jnp.arange(xs.shape[0])])
-            + jnp.sum(amp.map(XENT, (xs @ p["e"].T)[:-1], s["i"][1:]))
+            + jnp.sum(
+                amp.map(
+                    XENT,
+                    (xs @ p["e"].T)[:-1],
+                    s["i"][1:],
+                )
+            )
         ),
     ),
     "permutation": (
@@ -624,7 +677,12 @@ def dropped(p, s):
             lambda: h @ p["u"],
         ), None
 
-    return amp.scan(step, p["b"], s["rows"])[0].sum() + jnp.sum(amp.dropout(s["x"] @ p["w"], 0.5))
+    return amp.scan(step, p["b"], s["rows"])[0].sum() + jnp.sum(
+        amp.dropout(
+            s["x"] @ p["w"],
+            0.5,
+        )
+    )
 
 
 @pytest.mark.slow

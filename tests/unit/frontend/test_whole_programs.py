@@ -306,7 +306,11 @@ def choices(p, s):
     ) + total(
         lax.switch(
             s["k"],
-            [lambda: v[::-1], lambda: 2 * v, lambda: v * p["b"]],
+            [
+                lambda: v[::-1],
+                lambda: 2 * v,
+                lambda: v * p["b"],
+            ],
         )
     )
 
@@ -583,7 +587,10 @@ def test_numbers_that_are_none_are_the_largest():
     }
     found = amp.vmap(function, {"x": "float32[t]"})(
         1.0,
-        [given, {"x": np.array([2, 5], np.float32)}],
+        [
+            given,
+            {"x": np.array([2, 5], np.float32)},
+        ],
     )
     np.testing.assert_array_equal(
         found,
@@ -651,7 +658,11 @@ def test_children_attend_to_each_other():
             side=[0, 0, 1, 0, 1],
             value=[1, 4, 3, 0, 2],
         ),
-        amp.Tree(parent=[-1], side=[0], value=[2]),
+        amp.Tree(
+            parent=[-1],
+            side=[0],
+            value=[2],
+        ),
         amp.Tree(
             parent=[-1, 0, 0, 0],
             side=[0, 0, 1, 2],
@@ -661,7 +672,10 @@ def test_children_attend_to_each_other():
     given = []
     for tree, each in zip(trees, EXAMPLES, strict=False):
         given.append({"tree": tree, "x": each["x"]})
-    spec = {"tree": amp.Tree("int32[v]", "int32[v]", "int32[v]"), "x": SPEC["x"]}
+    spec = {
+        "tree": amp.Tree("int32[v]", "int32[v]", "int32[v]"),
+        "x": SPEC["x"],
+    }
     with jax.enable_x64(True):
         check_batch(of_tree, PARAMS, spec, given)
 
@@ -698,9 +712,16 @@ ADVICE = {
     "Name the axis": lambda p, v: jnp.squeeze(v @ p["w"][:, :1]),
     "Subtract neighbours": lambda p, v: jnp.gradient(v, axis=0),
     "Sum what lies between": lambda p, v: jnp.trapezoid(v, axis=0),
-    "places <= x": lambda p, v: jnp.interp(p["b"], v[:, 0], v[:, 1]),
+    "places <= x": lambda p, v: jnp.interp(
+        p["b"],
+        v[:, 0],
+        v[:, 1],
+    ),
     "`accumulate` .* `jax.lax.cummax": lambda p, v: jnp.maximum.accumulate(v[:, 0]),
-    "`digitize` .* count those": lambda p, v: jnp.digitize(p["b"], v[:, 0]),
+    "`digitize` .* count those": lambda p, v: jnp.digitize(
+        p["b"],
+        v[:, 0],
+    ),
     "Update along the first axis": lambda p, v: v.T.at[:, jnp.array([0, 1])].max(0.5),
     "cut what both give": lambda p, v: jnp.concatenate([p["table"][:2], v[:-2]]) + v,
     "Cut it": lambda p, v: jnp.split(v, [2])[0],

@@ -37,7 +37,11 @@ def example(seed, n):
             n,
         ).astype(np.int32),
         "chars": amp.Ragged(
-            rng.integers(0, 7, int(sizes.sum())).astype(np.int32),
+            rng.integers(
+                0,
+                7,
+                int(sizes.sum()),
+            ).astype(np.int32),
             sizes,
         ),
         "k": np.int32(rng.integers(0, 3)),
@@ -217,7 +221,13 @@ def in_step(p, s):
         v[:-1],
     )
     inner = amp.map(
-        lambda q: amp.sum(amp.map(lambda a, b: (a * b) @ q, v[1:], v[:-1])),
+        lambda q: amp.sum(
+            amp.map(
+                lambda a, b: (a * b) @ q,
+                v[1:],
+                v[:-1],
+            )
+        ),
         v,
     )
     return jnp.sum(last) + total(ys[1:]) + amp.sum(inner)
@@ -404,7 +414,10 @@ def shifted(p, s):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("function", [shifted, *left_to_nightly([single])])
+@pytest.mark.parametrize(
+    "function",
+    [shifted, *left_to_nightly([single])],
+)
 def test_what_an_empty_sequence_has_not_is_refused_for_it_alone(function):
     agrees(function, FILLED)
     with pytest.raises(DataError, match=r"test_whole_sequences.py:\d+.*, instance 1: expected "):
@@ -532,7 +545,11 @@ def test_elements_at_an_array_of_numbers_and_turned_columns():
     def model(w, s):
         xs = w * s["x"]
         largest = xs.at[numbers].max(w - 0.5)
-        turned = jax.vmap(lambda column: column[::-1], in_axes=1, out_axes=1)(xs)
+        turned = jax.vmap(
+            lambda column: column[::-1],
+            in_axes=1,
+            out_axes=1,
+        )(xs)
         return jnp.sum(largest * turned)
 
     def of_batch(w):
@@ -544,10 +561,18 @@ def test_elements_at_an_array_of_numbers_and_turned_columns():
     examples = [{"x": each["x"]} for each in FILLED]
     w = jnp.float32(0.9)
     found = jax.value_and_grad(of_batch)(w)
-    np.testing.assert_allclose(found, jax.value_and_grad(of_each)(w), rtol=1e-5)
+    np.testing.assert_allclose(
+        found,
+        jax.value_and_grad(of_each)(w),
+        rtol=1e-5,
+    )
 
 
-@pytest.mark.parametrize("where", [1, np.s_[1:]], ids=["one", "range"])
+@pytest.mark.parametrize(
+    "where",
+    [1, np.s_[1:]],
+    ids=["one", "range"],
+)
 def test_functions_of_old_elements_are_no_such_operation(where):
     """`xs.at[i].apply(f)` is JAX's `scatter` of zeros that mean nothing."""
 
@@ -557,12 +582,20 @@ def test_functions_of_old_elements_are_no_such_operation(where):
     params = {"w": jnp.float32(1)}
     batched = amp.vmap(model, {"xs": "float32[t]"})
     with pytest.raises(GraphError, match=r"got `scatter` on a whole sequence.*jnp\.where"):
-        batched(params, [{"xs": np.ones(3, np.float32)}])
+        batched(
+            params,
+            [{"xs": np.ones(3, np.float32)}],
+        )
 
 
 def test_draws_and_products_of_all_pairs_are_told_how_to_be_written():
     def drawn(p, s):
-        return total(jax.random.normal(jax.random.key(0), s["x"].shape))
+        return total(
+            jax.random.normal(
+                jax.random.key(0),
+                s["x"].shape,
+            )
+        )
 
     def running(p, s):
         return total(jnp.cumsum(s["x"] @ s["x"].T, axis=0) @ s["x"])
@@ -629,7 +662,12 @@ def test_axes_before_the_elements_stay_before_them():
     """Arrays whose elements' axis is not the first: turned round, reshaped, summed, indexed, and put together with others."""
 
     def model(p, s):
-        heads = jnp.stack([s["x"], 2 * s["x"] @ p["w"]])  # [2, t, 2]
+        heads = jnp.stack(
+            [
+                s["x"],
+                2 * s["x"] @ p["w"],
+            ]
+        )  # [2, t, 2]
         heads = heads + jnp.arange(2.0)[:, None, None]
         scaled = jax.nn.relu(jnp.moveaxis(heads, -1, 0))  # [2, 2, t]
         flat = scaled.reshape(4, -1) * jnp.arange(s["x"].shape[0])
@@ -643,7 +681,10 @@ def test_axes_before_the_elements_stay_before_them():
 def test_draws_and_products_of_all_pairs_as_they_are_told_to_be_written():
     def model(p, s):
         def noise(x, i):
-            return x + jax.random.normal(jax.random.fold_in(key, i), (2,))
+            return x + jax.random.normal(
+                jax.random.fold_in(key, i),
+                (2,),
+            )
 
         key = jax.random.key(0)
         xs = amp.map(
@@ -651,10 +692,16 @@ def test_draws_and_products_of_all_pairs_as_they_are_told_to_be_written():
             s["x"],
             jnp.arange(s["x"].shape[0]),
         )
-        pairs = amp.map(lambda x: amp.map(lambda y: x @ y, xs), xs)
+        pairs = amp.map(
+            lambda x: amp.map(lambda y: x @ y, xs),
+            xs,
+        )
         scores = xs @ s["x"].T
         running = jnp.cumsum(scores.T, axis=1).T
-        wide = jnp.pad(scores.T, ((0, 0), (1, 0))).T
+        wide = jnp.pad(
+            scores.T,
+            ((0, 0), (1, 0)),
+        ).T
         turned = amp.fori_loop(
             xs.shape[0],
             lambda i, c: jnp.tanh(c + i),

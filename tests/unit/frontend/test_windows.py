@@ -49,7 +49,10 @@ def model(size):
 
         totals = amp.map(total, s["rows"])
         near = amp.window(totals, size, fill=0.5)
-        pairs = amp.map(lambda t: t[0] * t[-1], near)
+        pairs = amp.map(
+            lambda t: t[0] * t[-1],
+            near,
+        )
         return amp.sum(own) + amp.sum(pairs)
 
     return loss
@@ -206,7 +209,10 @@ def test_the_graph_computes_what_the_model_does(size):
 
 def test_windows_in_a_loop_and_of_windows():
     def twice(p, s):
-        xs = amp.map(lambda x: x * p["scale"], s["x"])
+        xs = amp.map(
+            lambda x: x * p["scale"],
+            s["x"],
+        )
 
         def step(carry, near):
             scaled = amp.map(lambda x: x * carry, xs)
@@ -294,7 +300,10 @@ def test_windows_of_sequences_are_refused(way):
         ),
     ):
         if way == "plain":
-            rows = [np.ones((2, 2)), np.ones((1, 2))]
+            rows = [
+                np.ones((2, 2)),
+                np.ones((1, 2)),
+            ]
             wrong(parameters(3), {"rows": rows})
         elif way == "batch":
             amp.vmap(wrong, SPEC, params=parameters(3))

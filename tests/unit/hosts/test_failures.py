@@ -13,8 +13,14 @@ N = 60
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("most", [(2, 3), (fleets.FEW, fleets.MOST)])
-@pytest.mark.parametrize(("host", "after"), [(0, 1), (1, 3), (0, 8), (1, 20)])
+@pytest.mark.parametrize(
+    "most",
+    [(2, 3), (fleets.FEW, fleets.MOST)],
+)
+@pytest.mark.parametrize(
+    ("host", "after"),
+    [(0, 1), (1, 3), (0, 8), (1, 20)],
+)
 def test_an_error_on_a_host_names_it_and_leaves_counts_that_are_true(
     monkeypatch, host, after, most
 ):
@@ -59,7 +65,10 @@ def test_an_error_on_a_host_names_it_and_leaves_counts_that_are_true(
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize(("host", "after"), [(0, 9), (1, 20), (1, 31)])
+@pytest.mark.parametrize(
+    ("host", "after"),
+    [(0, 9), (1, 20), (1, 31)],
+)
 def test_updates_that_a_host_has_not_made_are_taken_back(
     monkeypatch, host, after, recorded, tmp_path
 ):

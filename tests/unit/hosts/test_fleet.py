@@ -84,9 +84,24 @@ def run(hosts):
                 moved = True
 
 
-@pytest.mark.parametrize("most", [(1, 1), (2, 3), (fleets.FEW, fleets.MOST)])
+@pytest.mark.parametrize(
+    "most",
+    [
+        (1, 1),
+        (2, 3),
+        (fleets.FEW, fleets.MOST),
+    ],
+)
 @settings(max_examples=examples(60))
-@given(st.lists(st.tuples(st.integers(0, N - 1), st.integers(0, N - 1)), max_size=120))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, N - 1),
+            st.integers(0, N - 1),
+        ),
+        max_size=120,
+    )
+)
 def test_nobody_waits_for_ever(most, decided):
     hosts = []
     hosts += [SlowHost(number, hosts) for number in range(N)]

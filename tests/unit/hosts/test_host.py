@@ -21,7 +21,13 @@ class Driver:
     def __init__(self, batches, happened):
         messages = []
         for n, batch in enumerate(batches, 1):
-            messages.append(Message("batch", (0, n), arrays=tuple(batch)))
+            messages.append(
+                Message(
+                    "batch",
+                    (0, n),
+                    arrays=tuple(batch),
+                )
+            )
         self.messages = deque([*messages, Message("end")])
         self.happened = happened
 

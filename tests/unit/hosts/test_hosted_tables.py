@@ -37,7 +37,13 @@ def made(n_hosts, name="adam", **options):
     """A trainer whose table has three partitions, and the table."""
     tx, mode = OPTIMIZERS[name]
     graph, table = models.with_table(tx, mode=mode, partitions=3)
-    return trainer(graph, optax.adam(0.01), n_hosts, 2, **OPTIONS | options), table
+    return trainer(
+        graph,
+        optax.adam(0.01),
+        n_hosts,
+        2,
+        **OPTIONS | options,
+    ), table
 
 
 def assert_same_state(one, other):
@@ -52,7 +58,10 @@ def assert_same_state(one, other):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("adagrad", marks=pytest.mark.nightly), "adam"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("adagrad", marks=pytest.mark.nightly), "adam"],
+)
 def test_a_recorded_run_gives_the_same_bits_on_hosts(name, tmp_path):
     options = {
         "drop_staler_than": 0,

@@ -39,7 +39,10 @@ def test_a_host_on_each_machine_with_a_space_for_each_device(tmp_path):
     assert hosts.workers_of_names(6) == {"a": [0, 1], "machine-1": [2, 3, 4, 5]}
     here = Hosts.from_resources(HERE)
     assert (here.kind, here.host_of_space) == ("threads", (0, 0, 1))
-    assert here.devices == ((jax.devices()[2], jax.devices()[0]), (jax.devices()[1],))
+    assert here.devices == (
+        (jax.devices()[2], jax.devices()[0]),
+        (jax.devices()[1],),
+    )
     path = tmp_path / "resources.yaml"
     path.write_text("machines: [{host: left, devices: [2, 0]}, {host: right, devices: [1]}]")
     forms = (

@@ -245,7 +245,12 @@ def test_what_an_interrupt_leaves_unwritten_is_undone(monkeypatch):
             pass
     latest = loop.executor.latest_line
     undone = [dispatch.number for dispatch in loop.queue.undone]
-    assert latest > 0 and undone == list(range(latest + 1, decided[-1].last + 1))
+    assert latest > 0 and undone == list(
+        range(
+            latest + 1,
+            decided[-1].last + 1,
+        )
+    )
 
 
 def test_what_hosts_have_done_is_forgotten_while_a_run_goes_on(monkeypatch):

@@ -36,7 +36,12 @@ class Host:
 
     def send(self, message):
         if message.kind == "abandon":
-            self.said.append(Message("abandoned", (message.numbers[0], *self.progress)))
+            self.said.append(
+                Message(
+                    "abandoned",
+                    (message.numbers[0], *self.progress),
+                )
+            )
 
     def receive(self, timeout_s=None):
         return self.said.popleft() if self.said else None
@@ -83,7 +88,10 @@ EVENTS = st.lists(
 
 
 @settings(max_examples=examples(150))
-@given(EVENTS, st.tuples(*[st.integers(0, 60)] * N_HOSTS))
+@given(
+    EVENTS,
+    st.tuples(*[st.integers(0, 60)] * N_HOSTS),
+)
 def test_what_is_lost_is_what_was_not_carried_out(events, more_done):
     hosts = [Host() for _ in range(N_HOSTS)]
     there, links = executor(hosts)

@@ -100,7 +100,11 @@ def test_a_graph_that_can_not_travel():
         x = ag.pump("x", shape=())
         ag.sink(
             "y",
-            ag.ppt("double", body, params=lambda key: np.float32(2.0))(x),
+            ag.ppt(
+                "double",
+                body,
+                params=lambda key: np.float32(2.0),
+            )(x),
         )
     with pytest.raises(
         SettingsError, match=r"something that can travel to another process, got(?s:.*)lock"

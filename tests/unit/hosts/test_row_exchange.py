@@ -337,7 +337,13 @@ def test_who_gives_up_need_not_reach_anybody():
     both = Both()
     channel = Cut(1_000)
     with pytest.raises(GivenUp):
-        RowExchange({1: channel}, print, slots_of, both._wait, int).send(
+        RowExchange(
+            {1: channel},
+            print,
+            slots_of,
+            both._wait,
+            int,
+        ).send(
             1,
             7,
             [np.array([1.0])],
@@ -358,7 +364,13 @@ def test_rows_of_another_dispatch_are_an_error():
         both.second.await_rows(0, launch(1, 4))
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=30), st.data())
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.integers(0, 3)),
+        max_size=30,
+    ),
+    st.data(),
+)
 def test_each_launch_finds_what_was_written_before_it_for_its_instance(operations, data):
     """Whenever rows come: a launch finds those of its instance, all written in the order of decision, as if each had been waited for."""
     both = Both()

@@ -101,7 +101,10 @@ def test_every_kind_runs(kind):
     assert got.messages[node.name] == ports
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("Group", "Loss")])
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in KINDS if kind not in ("Group", "Loss")],
+)
 def test_every_kind_sends_what_it_sends_in_the_oracle(kind):
     """The states that arrive at the sinks behind a node, for several messages; control alone."""
     g, _ = build(kind)
@@ -115,7 +118,13 @@ def test_every_kind_sends_what_it_sends_in_the_oracle(kind):
                 "rows": ag.messages(rows, t=t),
                 "empty": np.zeros((0, D), np.float32),
             }
-            | {"map": ag.Topology(([0, 1, 2],) * 2, ([0, 1, 0],) * 2, 2)}
+            | {
+                "map": ag.Topology(
+                    ([0, 1, 2],) * 2,
+                    ([0, 1, 0],) * 2,
+                    2,
+                )
+            }
         )
     if any(n.name == "unused" for n in g.nodes.values()):
         data = [instance | {"map": ag.Topology(([],), ([],), 0)} for instance in data]
@@ -140,18 +149,31 @@ def test_every_kind_sends_what_it_sends_in_the_oracle(kind):
 def test_a_wire_used_twice_is_a_bcast():
     with ag.Graph() as g:
         x = ag.pump("x", (D,))
-        ag.loss("loss", lambda a, b: jnp.sum(a * b))(
+        ag.loss(
+            "loss",
+            lambda a, b: jnp.sum(a * b),
+        )(
             x,
             ag.npt("double", lambda x: 2 * x)(x),
         )
     assert [(node.name, port) for node, port in x.consumers] == [("double", 0), ("loss", 0)]
-    assert reference(g, {}, [{"x": np.ones(D, np.float32)}]).loss == 2 * D
+    assert (
+        reference(
+            g,
+            {},
+            [{"x": np.ones(D, np.float32)}],
+        ).loss
+        == 2 * D
+    )
 
 
 def test_types_of_a_loop_are_found_when_the_graph_is_closed():
     with ag.Graph() as g:
         h = ag.phi("h")
-        y = ag.ppt("layer", amp.nn.Linear(D, D))(h)
+        y = ag.ppt(
+            "layer",
+            amp.nn.Linear(D, D),
+        )(h)
         assert y.type is None
         y = ag.isu(
             y,
@@ -176,7 +198,11 @@ def test_a_join_takes_the_state_of_port_0():
             fields=("t", "n"),
         )
         label = ag.pump("label", (D,), fields=("t",))
-        y = ag.npt("add", lambda a, b: a + b, join=("t",))(
+        y = ag.npt(
+            "add",
+            lambda a, b: a + b,
+            join=("t",),
+        )(
             x,
             label,
         )
@@ -363,7 +389,10 @@ def parted(n, inner=1):
         )
         more, done = ag.cond(z, lambda s: s.t < 3)
         h.connect(x, more)
-        ag.loss("far", lambda a, b: jnp.sum((a - b) ** 2))(
+        ag.loss(
+            "far",
+            lambda a, b: jnp.sum((a - b) ** 2),
+        )(
             done,
             label,
         )
@@ -453,7 +482,10 @@ def test_parts_of_one_name_get_numbers_and_topologies_are_not_routed():
         ag.sink(
             "z",
             ag.replicate(
-                lambda r, e: ag.collect(ag.distribute(r, e, 1), e),
+                lambda r, e: ag.collect(
+                    ag.distribute(r, e, 1),
+                    e,
+                ),
                 2,
                 name="over",
             )(rows, edges),
@@ -465,7 +497,16 @@ def test_parts_of_one_name_get_numbers_and_topologies_are_not_routed():
         "x": np.ones(D, np.float32),
         "rows": np.ones((2, D), np.float32),
     }
-    instances = [data | {"edges": ag.Topology(([0, 1],), ([0, 0],), 1)}] * 3
+    instances = [
+        data
+        | {
+            "edges": ag.Topology(
+                ([0, 1],),
+                ([0, 0],),
+                1,
+            )
+        }
+    ] * 3
     got = reference(g, {}, instances).outputs
     assert [float(z[0][0]) for _, z in got["z"]] == [2.0] * 3 and len(got["y"]) == 3
 
@@ -473,7 +514,13 @@ def test_parts_of_one_name_get_numbers_and_topologies_are_not_routed():
 def test_a_part_without_outputs_and_one_copy():
     with ag.Graph() as g:
         x = ag.pump("x", (D,))
-        assert ag.replicate(lambda x: ag.loss("sum", jnp.sum)(x), 2)(x) is None
+        assert (
+            ag.replicate(
+                lambda x: ag.loss("sum", jnp.sum)(x),
+                2,
+            )(x)
+            is None
+        )
         assert ag.replicate(tuple, 1)([x]) == (x,)
     assert {"sum/0", "sum/1"} <= {*g.nodes}
 
@@ -482,7 +529,9 @@ def test_a_part_without_outputs_and_one_copy():
 def test_every_kind_has_a_text(text):
     for kind in KINDS:
         g, node = build(kind)
-        shown = {"tree": repr, "mermaid": lambda g: g.to_mermaid(), "dot": lambda g: g.to_dot()}[
-            text
-        ](g)
+        shown = {
+            "tree": repr,
+            "mermaid": lambda g: g.to_mermaid(),
+            "dot": lambda g: g.to_dot(),
+        }[text](g)
         assert node.name in shown

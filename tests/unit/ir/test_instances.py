@@ -55,7 +55,10 @@ def test_from_edges_is_a_sum_over_incoming_edges_of_each_kind(n_node, data):
 def test_a_topology_holds_flat_int64_arrays():
     topology = Topology(
         ([1, 0], []),
-        ([[0], [1]], np.zeros(0, np.int32)),
+        (
+            [[0], [1]],
+            np.zeros(0, np.int32),
+        ),
         2,
     )  # type: ignore[arg-type]
     assert [a.dtype for a in (*topology.gather, *topology.scatter)] == [np.int64] * 4
@@ -110,7 +113,11 @@ def test_bare_payloads_are_one_message_without_fields():
 
 @given(
     st.lists(
-        st.lists(st.integers(0, 9), min_size=1, max_size=5),
+        st.lists(
+            st.integers(0, 9),
+            min_size=1,
+            max_size=5,
+        ),
         min_size=1,
         max_size=6,
     ),
@@ -184,7 +191,11 @@ def test_ragged_pumps_count_rows_for_each_message():
     )
 
 
-@pytest.mark.parametrize("empty", [[], messages([], sizes=[0])], ids=["bare", "messages"])
+@pytest.mark.parametrize(
+    "empty",
+    [[], messages([], sizes=[0])],
+    ids=["bare", "messages"],
+)
 @pytest.mark.parametrize("place", [0, 1])
 def test_an_empty_list_has_the_type_of_the_others(empty, place):
     """NumPy takes it for floats."""
@@ -195,7 +206,11 @@ def test_an_empty_list_has_the_type_of_the_others(empty, place):
     assert tokens.sizes.tolist() == ([0, 2] if place == 0 else [2, 0])
 
 
-@pytest.mark.parametrize("wrap", [lambda t: t, messages], ids=["bare", "messages"])
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda t: t, messages],
+    ids=["bare", "messages"],
+)
 def test_topologies_stay_objects(wrap):
     first, second = (Topology.from_kinds([0, kind], 2) for kind in (0, 1))
     column = InstanceList([{"map": wrap(first)}, {"map": wrap(second)}]).gather(np.array([1, 0]))[
@@ -226,7 +241,14 @@ def test_a_pump_may_have_no_message_in_some_instances():
     ("instances", "text"),
     [
         (
-            [{"x": messages([1, 2, 3], t=[0, 1])}],
+            [
+                {
+                    "x": messages(
+                        [1, 2, 3],
+                        t=[0, 1],
+                    )
+                }
+            ],
             r"pump `x`, instance 0, state field `t`: expected a scalar or 3 values, one per message, got 2 values\. Give each message one",
         ),
         (
@@ -242,7 +264,14 @@ def test_a_pump_may_have_no_message_in_some_instances():
             r"pump `x`: expected the same state fields in every instance \(\['t'\]\), got \['u'\]\. Give every message the same fields",
         ),
         (
-            [{"r": messages([1, 2, 3], sizes=[1, 1])}],
+            [
+                {
+                    "r": messages(
+                        [1, 2, 3],
+                        sizes=[1, 1],
+                    )
+                }
+            ],
             r"pump `r`, instance 0: expected 2 payload rows, as the sizes say, got 3\. Give `sizes` one number of rows for each message; their sum is the payload's length\.",
         ),
     ],

@@ -102,14 +102,20 @@ def metric_not_scalar():
 def metric_called_loss():
     ag.loss(
         "loss",
-        lambda x: (x.sum(), {"loss": x.sum()}),
+        lambda x: (
+            x.sum(),
+            {"loss": x.sum()},
+        ),
     )(pump())
 
 
 def metric_without_a_name():
     ag.loss(
         "loss",
-        lambda x: (x.sum(), {1: x.sum()}),
+        lambda x: (
+            x.sum(),
+            {1: x.sum()},
+        ),
     )(pump())
 
 
@@ -335,7 +341,10 @@ def params_of_a_node_that_is_made_later():
 
 
 def params_of_a_node_without_any():
-    scaled("b", params_of=ag.npt("a", double)(pump()))(pump("y"))
+    scaled(
+        "b",
+        params_of=ag.npt("a", double)(pump()),
+    )(pump("y"))
 
 
 def params_of_another_graph():
@@ -770,7 +779,10 @@ def replicate_a_node_with_the_name_of_one_outside():
 
 def replicate_a_node_inside_a_copy_under_its_name():
     def twice(x):
-        y = ag.ppt("lin", amp.nn.Linear(D, D))(x)
+        y = ag.ppt(
+            "lin",
+            amp.nn.Linear(D, D),
+        )(x)
         return ag.replicate(
             ag.ppt("lin", amp.nn.Linear(D, D)),
             2,
@@ -895,7 +907,9 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(
-    ("build", "text"), MISTAKES, ids=lambda value: getattr(value, "__name__", "")
+    ("build", "text"),
+    MISTAKES,
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_mistake(build, text):
     with pytest.raises(GraphError) as caught, ag.Graph():

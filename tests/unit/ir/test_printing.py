@@ -23,7 +23,10 @@ def rnn():
             fields=("t", "length"),
         )
         h = ag.phi("h")
-        x = ag.ppt("embed", amp.nn.Embed(14, 8))(tokens)
+        x = ag.ppt(
+            "embed",
+            amp.nn.Embed(14, 8),
+        )(tokens)
         z = ag.ppt(
             "linear",
             amp.nn.Linear(16, 8),
@@ -232,7 +235,10 @@ def test_parameters_are_counted():
         y = ag.ppt(
             "scale",
             lambda p, x: x * p["a"] + p["b"],
-            params={"a": np.ones(3), "b": np.ones(())},
+            params={
+                "a": np.ones(3),
+                "b": np.ones(()),
+            },
         )(x)
         ag.sink("y", y)
     assert count_params(g.nodes["scale"]) == 4 and count_params(g.nodes["x"]) == 0
@@ -247,7 +253,11 @@ def test_who_computes_with_anothers_parameters_says_so():
         )(ag.pump("x", shape=(3,)))
         ag.sink(
             "y",
-            ag.ppt("other", lambda p, x: p + x, params_of=x)(x),
+            ag.ppt(
+                "other",
+                lambda p, x: p + x,
+                params_of=x,
+            )(x),
         )
     assert "other  PPT(own) -> 3 float32, params of own\n" in repr(
         g

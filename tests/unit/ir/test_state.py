@@ -64,7 +64,14 @@ def test_repr():
     assert repr(State.of(t=[1, 2])) == "State(2 rows: instance, t)"
 
 
-@given(st.lists(st.integers(-(2**31), 2**31), min_size=1, max_size=20), st.integers(-100, 100))
+@given(
+    st.lists(
+        st.integers(-(2**31), 2**31),
+        min_size=1,
+        max_size=20,
+    ),
+    st.integers(-100, 100),
+)
 def test_a_function_on_a_column_is_the_function_on_each_row(values, by):
     def f(s):
         return s.replace(

@@ -52,19 +52,19 @@ def loop(x):
     [
         (lambda x: x, ""),
         (lambda x: split(x, lambda s: s.a > 0), "a"),
-        (lambda x: split(x, lambda s: np.where(s.a > 1, s.b % 2, 0)), "ab"),
+        (lambda x: split(x, lambda s: np.where(s.a > 1, s.b % 2, 0,),), "ab"),
         (lambda x: split(ag.relabel(x, lambda s: s.replace(a=s.b, c=0)), lambda s: s.a + s.c > 0), "b"),
         (lambda x: split(ag.relabel(x, lambda s: s.replace(a=s.b, c=s.d)), lambda s: s.a > 0), "b"),
         (lambda x: split(ag.isu(x, lambda s: s.replace(a=s.a + s.b), lambda s: s.replace(a=s.a - s.b)), lambda s: s.a > 3), "ab"),
-        (lambda x: ag.flatmap(x, lambda s: s.a, lambda s, i: s.replace(b=i)), "a"),
+        (lambda x: ag.flatmap(x, lambda s: s.a, lambda s, i: s.replace(b=i),), "a"),
         (lambda x: split(ag.flatmap(x, lambda s: 2, lambda s, i: s.replace(b=s.c + i)), lambda s: s.b > 0), "c"),
         (lambda x: ag.reduce("sum", lambda r, ids, n: jnp.zeros(n).at[ids].add(r), ag.group(x, by=("a",), size=lambda s: s.b, order=lambda s: s.c)), "abc"),
-        (lambda x: ag.npt("add", jnp.add, join=("a",))(x, ag.pump("z", fields=("a",))), "a"),
+        (lambda x: ag.npt("add", jnp.add, join=("a",))(x, ag.pump("z", fields=("a",)),), "a"),
         (lambda x: ag.npt("add", jnp.add, join=lambda s: (s.a, s.instance))(x, ag.pump("z", fields=("a",))), "a"),
         (loop, "ab"),
         # What becomes of a column is not followed here, so it counts as read.
-        (lambda x: split(x, lambda s: np.asarray(s.a) > 0), "a"),
-        (lambda x: split(x, lambda s: s.array[:, 2] > 0), "abcd"),
+        (lambda x: split(x, lambda s: np.asarray(s.a) > 0,), "a"),
+        (lambda x: split(x, lambda s: s.array[:, 2] > 0,), "abcd"),
     ],
 )  # fmt: skip
 def test_fields_that_decide(build, wanted):

@@ -71,7 +71,10 @@ def test_sums_over_leading_axes_are_those_of_tensordot(summed, left, right, nest
     ]
 
 
-@pytest.mark.parametrize("axes", [((1, 0), (0, 1)), ((1, 2), (0, 1)), ((0,), (0,))])
+@pytest.mark.parametrize(
+    "axes",
+    [((1, 0), (0, 1)), ((1, 2), (0, 1)), ((0,), (0,))],
+)
 def test_other_products_stay_as_they_are(axes):
     """Sums over other axes, or over these in another order, would need a transposition of their own."""
     x = normal(0, 3, 3, 3)
@@ -92,7 +95,12 @@ def test_where_no_message_is_a_matrix_nothing_changes():
         y,
         axes=((0, 1), (0, 1)),
     )
-    found = jax.make_jaxpr(lambda: over_one_axis(product, [jnp.zeros((2, 3)), jnp.zeros(2)]))()
+    found = jax.make_jaxpr(
+        lambda: over_one_axis(
+            product,
+            [jnp.zeros((2, 3)), jnp.zeros(2)],
+        )
+    )()
     assert dots(found.jaxpr) == [(0, 1)]
 
 

@@ -20,7 +20,12 @@ def clipped(x: jax.Array) -> jax.Array:
 
 def with_rule(slope: float) -> Any:
     f = jax.custom_jvp(lambda x: x * 2)
-    f.defjvp(lambda primals, tangents: (f(*primals), slope * tangents[0]))
+    f.defjvp(
+        lambda primals, tangents: (
+            f(*primals),
+            slope * tangents[0],
+        )
+    )
     return f
 
 

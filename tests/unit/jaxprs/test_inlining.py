@@ -63,7 +63,13 @@ def test_calls_that_say_where_arrays_are_stay():
 
 
 def test_outputs_that_are_inputs_or_numbers():
-    assert checked(lambda x: jax.jit(lambda x: (x, 3.0, x))(x), X) == []
+    assert (
+        checked(
+            lambda x: jax.jit(lambda x: (x, 3.0, x))(x),
+            X,
+        )
+        == []
+    )
 
 
 def test_nothing_to_do():

@@ -96,7 +96,10 @@ def test_what_is_computed_several_times_is_one_thing():
         lambda *a: [a[k][a[N][: k + 1, 0]] for k in range(N)],  # of other shapes
         lambda *a: [a[N][:, k] * 2 for k in range(N)],  # no reads
         lambda *a: jax.lax.fori_loop(
-            0, 3, lambda i, s: s + sum(a[k][a[N][i, k]] for k in range(N)), jnp.zeros(3)
+            0,
+            3,
+            lambda i, s: s + sum(a[k][a[N][i, k]] for k in range(N)),
+            jnp.zeros(3),
         ),
     ],
 )

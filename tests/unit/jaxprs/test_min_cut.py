@@ -12,7 +12,10 @@ ROW = jax.ShapeDtypeStruct((3, 4), "float32")
 
 def cut(function, n_wanted=None):
     """The cut for a function of a parameter and rows, whose results are wanted: shapes, in order."""
-    jaxpr = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((4,), "float32"), ROW).jaxpr
+    jaxpr = jax.make_jaxpr(function)(
+        jax.ShapeDtypeStruct((4,), "float32"),
+        ROW,
+    ).jaxpr
     rows = {}
     for equation in jaxpr.eqns:
         for v in equation.outvars:
@@ -73,4 +76,7 @@ def test_which_bodies_need_recorded_activations():
 
     assert not needs(lambda p, x: x * p) and not needs(lambda p, x: jnp.sin(x) * p + p)
     assert needs(lambda p, x: jnp.tanh(x * p))
-    assert not records(NodeBody(lambda p, x: jnp.tanh(x)), rows)
+    assert not records(
+        NodeBody(lambda p, x: jnp.tanh(x)),
+        rows,
+    )

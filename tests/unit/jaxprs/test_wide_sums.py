@@ -46,7 +46,16 @@ def bodies(dtype):
             draw(0, 4, 4),
         ),
         "in parts": (
-            lambda p, x, i: jnp.concatenate([p[:2] * x[0], jnp.where(x[2:] > 0, p[2:], 0)]),
+            lambda p, x, i: jnp.concatenate(
+                [
+                    p[:2] * x[0],
+                    jnp.where(
+                        x[2:] > 0,
+                        p[2:],
+                        0,
+                    ),
+                ]
+            ),
             draw(0, 4),
         ),
         "under jit": (
@@ -101,7 +110,10 @@ def pulled_back(body, params, xs, ids):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, jnp.bfloat16) for name in bodies(jnp.float32)), ("several", jnp.float16)],
+    [
+        *((name, jnp.bfloat16) for name in bodies(jnp.float32)),
+        ("several", jnp.float16),
+    ],
 )
 def test_many_rows_give_what_float32_gives(name, dtype):
     """Of so many rows of one sign a sum in half precision keeps two digits, or none."""
@@ -122,7 +134,11 @@ def test_many_rows_give_what_float32_gives(name, dtype):
     )()
     plain = jax.jit(lambda: pulled_back(body, params, xs, ids)())()
     np.testing.assert_array_equal(of_rows, plain[1])  # what goes on to other nodes is as before
-    for one, other in zip(jax.tree.leaves(of_params), jax.tree.leaves(wanted), strict=True):
+    for one, other in zip(
+        jax.tree.leaves(of_params),
+        jax.tree.leaves(wanted),
+        strict=True,
+    ):
         assert one.dtype == jnp.float32
         assert jnp.abs(one - other).max() <= jnp.finfo(dtype).eps * jnp.abs(other).max()
 
@@ -131,7 +147,12 @@ def dtypes_of_sums(jaxpr):
     found = []
     for equation in jaxpr.eqns:
         if equation.primitive.name in ("reduce_sum", "dot_general", "scatter-add"):
-            found.append((equation.primitive.name, equation.outvars[0].aval.dtype.name))
+            found.append(
+                (
+                    equation.primitive.name,
+                    equation.outvars[0].aval.dtype.name,
+                )
+            )
         if "jaxpr" in equation.params:
             found += dtypes_of_sums(equation.params["jaxpr"].jaxpr)
     return found

@@ -42,7 +42,12 @@ def nested(x, n):
         y = turned(x * row, n)
         return (0.5 * x + 0.5 * y, (n * 3 + 1) % 7), (y, n)
 
-    return lax.scan(draw, (x, n), jnp.arange(1.0, 5.0), reverse=True)
+    return lax.scan(
+        draw,
+        (x, n),
+        jnp.arange(1.0, 5.0),
+        reverse=True,
+    )
 
 
 def choosing(x, n):
@@ -55,9 +60,17 @@ def choosing(x, n):
             lambda x: turned(x, i + 1),
             lambda x: jnp.sort(x) + n,
         ]
-        return lax.switch((i + n) % 3, branches, x), i + 1
+        return lax.switch(
+            (i + n) % 3,
+            branches,
+            x,
+        ), i + 1
 
-    return lax.while_loop(lambda carry: carry[1] < n, trip, (x, 0))
+    return lax.while_loop(
+        lambda carry: carry[1] < n,
+        trip,
+        (x, 0),
+    )
 
 
 def looping_test(x, n):
@@ -73,7 +86,12 @@ def looping_test(x, n):
 def swapped(x, n):
     """A loop that swaps two carried numbers."""
     swap = lambda _, carry: (carry[1], carry[0], carry[2])
-    return lax.fori_loop(0, n, swap, (x, 2 * x, 1.0))
+    return lax.fori_loop(
+        0,
+        n,
+        swap,
+        (x, 2 * x, 1.0),
+    )
 
 
 def called(x, n):
@@ -89,7 +107,10 @@ def called(x, n):
     def other(x):
         return turned(x, n + 1)
 
-    other.defvjp(lambda x: (other(x), None), lambda _, ct: (ct,))
+    other.defvjp(
+        lambda x: (other(x), None),
+        lambda _, ct: (ct,),
+    )
     return jax.jit(turned)(x, n) + jax.checkpoint(turned)(x, n) + own(x) + other(x) + jax.nn.relu(x)
 
 
@@ -119,7 +140,10 @@ def several(x, n):
         lambda _, ct: (ct,),
     )
     ns = n + jnp.arange(3)
-    grid = jax.vmap(jax.vmap(one), in_axes=(0, None))(
+    grid = jax.vmap(
+        jax.vmap(one),
+        in_axes=(0, None),
+    )(
         jnp.stack([x, 2 * x]),
         ns,
     )
@@ -137,20 +161,31 @@ PROGRAMS = [turned, nested, choosing, looping_test, swapped, called, several]
 def require_close(found, expected):
     """Checks structure, types and numbers."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(expected),
+        strict=True,
+    ):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
 def require_same_bits(found, expected):
     """Checks that all numbers are the same."""
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(expected),
+        strict=True,
+    ):
         np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_as_vmap(program):
-    require_close(lanes_of(program)(XS, NS), jax.vmap(program)(XS, NS))
+    require_close(
+        lanes_of(program)(XS, NS),
+        jax.vmap(program)(XS, NS),
+    )
 
 
 @pytest.mark.parametrize("program", [nested, choosing])
@@ -162,8 +197,14 @@ def test_bits_do_not_depend_on_what_else_is_in_the_batch(program):
     taken = jax.tree.map(lambda a: a[order], whole)
     require_same_bits(batched(XS[order], NS[order]), taken)
     alone = jax.tree.map(lambda a: a[4:5], whole)
-    require_same_bits(batched(XS[4:5], NS[4:5]), alone)
-    require_same_bits(amp.vmap(program, lanes=4, trips=7)(XS, NS), whole)
+    require_same_bits(
+        batched(XS[4:5], NS[4:5]),
+        alone,
+    )
+    require_same_bits(
+        amp.vmap(program, lanes=4, trips=7)(XS, NS),
+        whole,
+    )
 
 
 @pytest.mark.parametrize("n_lanes", [1, 11, 30])
@@ -214,7 +255,10 @@ def test_axes_and_trees():
     in_axes = ({"x": 1, "n": 0}, None)
     out_axes = {"y": 1, "same": 0, "one": -1}
     expected = jax.vmap(program, in_axes, out_axes)(args, shared)
-    require_close(lanes_of(program, in_axes=in_axes, out_axes=out_axes)(args, shared), expected)
+    require_close(
+        lanes_of(program, in_axes=in_axes, out_axes=out_axes)(args, shared),
+        expected,
+    )
 
 
 def test_keys():
@@ -224,29 +268,53 @@ def test_keys():
             key, own = jax.random.split(key)
             return key, x + jax.random.normal(own), i + 1
 
-        return lax.while_loop(lambda carry: carry[2] < n, step, (key, 0.0, 0))[:2]
+        return lax.while_loop(
+            lambda carry: carry[2] < n,
+            step,
+            (key, 0.0, 0),
+        )[:2]
 
-    typed = jax.random.split(jax.random.key(0), len(NS))
+    typed = jax.random.split(
+        jax.random.key(0),
+        len(NS),
+    )
     found = lanes_of(walk)(typed, NS)
     expected = jax.vmap(walk)(typed, NS)
-    require_same_bits(jax.random.key_data(found[0]), jax.random.key_data(expected[0]))
+    require_same_bits(
+        jax.random.key_data(found[0]),
+        jax.random.key_data(expected[0]),
+    )
     require_close(found[1], expected[1])
     old = jax.random.key_data(typed)
-    require_close(lanes_of(walk)(old, NS), jax.vmap(walk)(old, NS))
+    require_close(
+        lanes_of(walk)(old, NS),
+        jax.vmap(walk)(old, NS),
+    )
 
 
-@pytest.mark.parametrize("setting", [{"trips": 2}, {"max_trips": 9}])
+@pytest.mark.parametrize(
+    "setting",
+    [{"trips": 2}, {"max_trips": 9}],
+)
 def test_numbers_of_python_in_a_loop_give_way_to_other_dtypes(setting):
     def double(n):
         doubled = lambda carry: (carry[0] + 1, carry[1] * 2.0)
-        return lax.while_loop(lambda carry: carry[0] < n, doubled, (0, 1.0))
+        return lax.while_loop(
+            lambda carry: carry[0] < n,
+            doubled,
+            (0, 1.0),
+        )
 
     n = jnp.asarray([1, 3, 2])
     found = amp.vmap(double, lanes=2, **setting)(n)
     if "max_trips" in setting:
         found, _ = found
     small = jnp.ones(3, jnp.bfloat16)
-    for got, expected in zip(found, jax.vmap(double)(n), strict=True):
+    for got, expected in zip(
+        found,
+        jax.vmap(double)(n),
+        strict=True,
+    ):
         assert jax.typeof(got) == jax.typeof(expected)
         assert (got * small).dtype == (expected * small).dtype == jnp.bfloat16
 
@@ -258,7 +326,11 @@ def test_float64():
         found = lanes_of(nested)(xs, ns)
         assert found[0][0].dtype == jnp.float64
         expected = jax.vmap(nested)(xs, ns)
-        np.testing.assert_allclose(found[0][0], expected[0][0], rtol=1e-12)
+        np.testing.assert_allclose(
+            found[0][0],
+            expected[0][0],
+            rtol=1e-12,
+        )
 
 
 def test_elements_that_never_end_are_given_up():
@@ -289,7 +361,10 @@ def test_trips_are_counted_and_lanes_do_not_wait_for_the_longest():
         lanes_of(turned).explain(XS[:0], NS[:0])
 
 
-@pytest.mark.parametrize(("n_lanes", "n_trips"), [(1, 1), (3, 4), (4, 2), (20, 3)])
+@pytest.mark.parametrize(
+    ("n_lanes", "n_trips"),
+    [(1, 1), (3, 4), (4, 2), (20, 3)],
+)
 def test_where_each_element_was_is_told(n_lanes, n_trips):
     """A queue by hand agrees: in each turn a lane's element makes so many of its trips, and then the first free lane takes the next element."""
     report = amp.vmap(turned, lanes=n_lanes, trips=n_trips).explain(XS, NS)
@@ -302,7 +377,10 @@ def test_where_each_element_was_is_told(n_lanes, n_trips):
     spans = {}
     while inside:
         # a turn ends early once no lane is in its loop any more
-        clock += min(n_trips, max(left[element] for element, _ in inside.values()))
+        clock += min(
+            n_trips,
+            max(left[element] for element, _ in inside.values()),
+        )
         for lane, (element, start) in sorted(inside.items()):
             left[element] = max(left[element] - n_trips, 0)
             if left[element] == 0:
@@ -335,7 +413,10 @@ def test_rows_that_an_element_did_not_reach_are_zero():
     batched = amp.vmap(nested, lanes=2, trips=1, max_trips=6)
     (_, (_, rows)), ended = batched(XS, NS)
     assert not ended.all() and ended.any() == bool((np.asarray(rows) != 0).all(1).any())
-    again, same = batched(XS[::-1], NS[::-1])
+    again, same = batched(
+        XS[::-1],
+        NS[::-1],
+    )
     assert same[::-1].tolist() == ended.tolist()
     require_same_bits(again[1][1][::-1], rows)
 
@@ -343,17 +424,30 @@ def test_rows_that_an_element_did_not_reach_are_zero():
 def test_under_jit_vmap_and_shard_map():
     expected = jax.vmap(nested)(XS, NS)
     batched = lanes_of(nested)
-    require_close(jax.jit(batched, donate_argnums=0)(XS + 0, NS), expected)
+    require_close(
+        jax.jit(batched, donate_argnums=0)(XS + 0, NS),
+        expected,
+    )
     pairs = jax.vmap(batched)(
         jnp.stack([XS, XS]),
         jnp.stack([NS, NS]),
     )
-    require_close(jax.tree.map(lambda a: a[1], pairs), expected)
-    mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Auto,))
+    require_close(
+        jax.tree.map(lambda a: a[1], pairs),
+        expected,
+    )
+    mesh = jax.make_mesh(
+        (2,),
+        ("i",),
+        axis_types=(AxisType.Auto,),
+    )
     rows = PartitionSpec("i")
     shared = jax.shard_map(batched, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
     first = jax.tree.map(lambda a: a[:10], expected)
-    require_close(jax.jit(shared)(XS[:10], NS[:10]), first)
+    require_close(
+        jax.jit(shared)(XS[:10], NS[:10]),
+        first,
+    )
 
 
 def bounded(w, x, n):
@@ -383,10 +477,16 @@ def test_gradients_of_arguments_and_of_what_a_function_closes_over(monkeypatch):
         ends, rows = vmap(lambda x, n: bounded(w, x, n))(xs, NS)
         return (ends**2).sum() + rows.sum()
 
-    found = jax.value_and_grad(partial(loss, lanes_of), (0, 1))(W, XS)
+    found = jax.value_and_grad(
+        partial(loss, lanes_of),
+        (0, 1),
+    )(W, XS)
     require_close(
         found,
-        jax.value_and_grad(partial(loss, jax.vmap), (0, 1))(W, XS),
+        jax.value_and_grad(
+            partial(loss, jax.vmap),
+            (0, 1),
+        )(W, XS),
     )
     assert (
         lanes_of(bounded, in_axes=(None, 0, 0))
@@ -404,7 +504,11 @@ def test_gradients_of_arguments_and_of_what_a_function_closes_over(monkeypatch):
 
 
 def test_forward_derivatives_go_through_loops():
-    changes = lambda vmap: jax.jvp(lambda xs: vmap(nested)(xs, NS)[0][0], (XS,), (XS * 2,))
+    changes = lambda vmap: jax.jvp(
+        lambda xs: vmap(nested)(xs, NS)[0][0],
+        (XS,),
+        (XS * 2,),
+    )
     require_close(changes(lanes_of), changes(jax.vmap))
 
 
@@ -420,7 +524,10 @@ def test_what_tells_the_host_something_is_left_to_jax(capfd):
         jax.debug.print("n is {}", n)
         return turned(x, n)
 
-    require_close(lanes_of(told)(XS, NS), jax.vmap(turned)(XS, NS))
+    require_close(
+        lanes_of(told)(XS, NS),
+        jax.vmap(turned)(XS, NS),
+    )
     jax.effects_barrier()
     assert "n is 9" in capfd.readouterr().out
 
@@ -441,7 +548,11 @@ def test_a_check_on_the_host_sees_no_lane_that_stands_elsewhere():
             )
             return i + seen, left - 1
 
-        return lax.while_loop(lambda carry: carry[1] > 0, trip, (jnp.int32(0), n))[0]
+        return lax.while_loop(
+            lambda carry: carry[1] > 0,
+            trip,
+            (jnp.int32(0), n),
+        )[0]
 
     assert lanes_of(checked)(NS).tolist() == [n * (n + 1) // 2 for n in NS.tolist()]
 

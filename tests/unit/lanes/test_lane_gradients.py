@@ -14,7 +14,10 @@ from ampjax.errors import GraphError
 from ampjax.lanes import reversible_loops
 
 XS = np.random.default_rng(0).normal(size=(7, 3))
-NS = np.asarray([3, 0, 5, 1, 9, 2, 7], np.int32)
+NS = np.asarray(
+    [3, 0, 5, 1, 9, 2, 7],
+    np.int32,
+)
 W = np.random.default_rng(1).normal(size=(3, 3))
 
 
@@ -77,7 +80,12 @@ def nested(w, x, n):
         )
         return x, x[0]
 
-    x, rows = lax.scan(draw, x, jnp.arange(1.0, 4.0), reverse=True)
+    x, rows = lax.scan(
+        draw,
+        x,
+        jnp.arange(1.0, 4.0),
+        reverse=True,
+    )
     return x + rows
 
 
@@ -124,7 +132,11 @@ def drawing(w, x, n):
         return key, x, ~flag, i + 1
 
     first = (jax.random.key(3), x, False, 0)
-    return lax.while_loop(lambda carry: carry[3] < n, trip, first)[1]
+    return lax.while_loop(
+        lambda carry: carry[3] < n,
+        trip,
+        first,
+    )[1]
 
 
 PROGRAMS = [turned, falling, nested, called, drawing]
@@ -155,7 +167,11 @@ def unrolled(program, n=7):
 
 
 def require_close(found, expected, rtol=1e-9):
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(expected),
+        strict=True,
+    ):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
 
 
@@ -164,11 +180,19 @@ def vmapped(program, **how):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("program", [called, *left_to_nightly(PROGRAMS, called)])
+@pytest.mark.parametrize(
+    "program",
+    [called, *left_to_nightly(PROGRAMS, called)],
+)
 def test_as_unrolled(program, form, monkeypatch):
     monkeypatch.setattr(reversible_loops, "SLOTS", 3)
     batched = vmapped(program, **FORMS[form])
-    found = jax.jit(jax.grad(partial(loss, batched), (0, 1)))(
+    found = jax.jit(
+        jax.grad(
+            partial(loss, batched),
+            (0, 1),
+        )
+    )(
         W,
         XS,
     )
@@ -204,17 +228,30 @@ root.defvjp(
 @pytest.mark.parametrize("form", FORMS)
 def test_through_loops_of_an_inner_vmap(form):
     def together(w, x, n):
-        turned = jax.vmap(alone)(w[0], x, n + jnp.arange(3))
+        turned = jax.vmap(alone)(
+            w[0],
+            x,
+            n + jnp.arange(3),
+        )
         return turned + jax.vmap(root)(1 + x * x)
 
     def one_after_another(w, x, n):
         each = []
         for i in range(3):
-            each.append(alone(w[0, i], x[i], n + i))
+            each.append(
+                alone(
+                    w[0, i],
+                    x[i],
+                    n + i,
+                )
+            )
         return jnp.stack(each) + jnp.sqrt(1 + x * x)
 
     batched = vmapped(together, **FORMS[form])
-    found = jax.grad(partial(loss, batched), (0, 1))(W, XS)
+    found = jax.grad(
+        partial(loss, batched),
+        (0, 1),
+    )(W, XS)
     require_close(found, unrolled(one_after_another))
 
 
@@ -224,14 +261,20 @@ def test_in_the_form_that_was_measured(form, monkeypatch):
     batched = vmapped(falling)
     batched(W, XS, NS)
     require_close(
-        jax.grad(partial(loss, batched), (0, 1))(W, XS),
+        jax.grad(
+            partial(loss, batched),
+            (0, 1),
+        )(W, XS),
         unrolled(falling),
     )
 
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_few_elements(n):
-    found = jax.grad(partial(loss, vmapped(falling)), (0, 1))(
+    found = jax.grad(
+        partial(loss, vmapped(falling)),
+        (0, 1),
+    )(
         W,
         XS[:n],
         NS[:n],
@@ -267,7 +310,14 @@ def test_long_loops_keep_few_carries():
         )
 
     def scanned(x, n):
-        step = lambda x, i: (jnp.where(i < n, x + 0.01 * jnp.sin(x + 0.1 * i), x), None)
+        step = lambda x, i: (
+            jnp.where(
+                i < n,
+                x + 0.01 * jnp.sin(x + 0.1 * i),
+                x,
+            ),
+            None,
+        )
         return lax.scan(step, x, jnp.arange(3000))[0]
 
     xs = np.random.default_rng(2).normal(size=(2, 1000))
@@ -288,7 +338,10 @@ def test_long_loops_keep_few_carries():
         .lower(xs)
         .compile()
     )
-    require_close(compiled(xs), jax.grad(of(jax.vmap(scanned)))(xs))
+    require_close(
+        compiled(xs),
+        jax.grad(of(jax.vmap(scanned)))(xs),
+    )
     temporary = compiled.memory_analysis().temp_size_in_bytes
     assert temporary < 100 * xs[0].nbytes
 
@@ -299,13 +352,23 @@ def test_any_number_of_trips_goes_back(slots, monkeypatch):
     monkeypatch.setattr(reversible_loops, "SLOTS", slots)
     xs = np.linspace(0.1, 0.9, 41)
     ns = np.arange(41, dtype=np.int32)
-    power = lambda x, n: lax.fori_loop(0, n, lambda _, y: y * x, 1.0)
+    power = lambda x, n: lax.fori_loop(
+        0,
+        n,
+        lambda _, y: y * x,
+        1.0,
+    )
     found = jax.grad(lambda xs: jnp.sum(amp.vmap(power, lanes=41, trips=2)(xs, ns)))(xs)
     require_close(found, ns * xs ** (ns - 1.0))
 
 
 def test_under_vmap():
-    power = lambda x, n: lax.fori_loop(0, n, lambda _, y: y * x, 1.0)
+    power = lambda x, n: lax.fori_loop(
+        0,
+        n,
+        lambda _, y: y * x,
+        1.0,
+    )
     of = lambda xs, ns: jnp.sum(amp.vmap(power, lanes=2, trips=2)(xs, ns))
     xs = np.linspace(0.1, 0.9, 6).reshape(2, 3)
     ns = np.asarray([[1, 2, 3], [0, 80, 1]])
@@ -318,9 +381,20 @@ def test_under_vmap():
 @pytest.mark.parametrize("form", FORMS)
 def test_an_infinite_derivative_behind_the_last_trip_does_not_show(form):
     """The root has none at zero, where the first element stands without a trip."""
-    root = lambda w, x, n: lax.fori_loop(0, n, lambda _, x: jnp.sqrt(x) * w, x)
+    root = lambda w, x, n: lax.fori_loop(
+        0,
+        n,
+        lambda _, x: jnp.sqrt(x) * w,
+        x,
+    )
     xs = np.asarray([0.0, 16.0, 81.0])
-    of = lambda w, xs: jnp.sum(vmapped(root, **FORMS[form])(w, xs, np.asarray([0, 1, 2])))
+    of = lambda w, xs: jnp.sum(
+        vmapped(root, **FORMS[form])(
+            w,
+            xs,
+            np.asarray([0, 1, 2]),
+        )
+    )
     found = jax.grad(of, (0, 1))(2.0, xs)
     # x; sqrt(x) w; sqrt(sqrt(x) w) w = x^(1/4) w^(3/2)
     require_close(found[0], 4 + 1.5 * 3 * np.sqrt(2))
@@ -336,7 +410,12 @@ def test_second_derivatives():
     xs = XS[:2]
     of = lambda xs: loss(batched, W, xs, NS[:2])
     with jax.disable_jit():
-        alone = lambda xs: loss(partial(one_by_one, falling), W, xs, NS[:2])
+        alone = lambda xs: loss(
+            partial(one_by_one, falling),
+            W,
+            xs,
+            NS[:2],
+        )
         expected = jax.grad(lambda xs: jnp.sum(jnp.sin(jax.grad(alone)(xs))))(jnp.asarray(xs))
     directions = np.cos(jax.grad(of)(xs))
     require_close(

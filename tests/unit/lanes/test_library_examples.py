@@ -91,11 +91,18 @@ def sampled(algorithm: Any, key: Any) -> Any:
         return state, state.position
 
     start = algorithm.init(jnp.array([9.0, 0.5]))
-    return lax.scan(step, start, jax.random.split(key, DRAWS))[1]
+    return lax.scan(
+        step,
+        start,
+        jax.random.split(key, DRAWS),
+    )[1]
 
 
 def nuts(blackjax: Any, key: Any) -> Any:
-    return sampled(blackjax.nuts(log_density, 0.1, jnp.ones(2)), key)
+    return sampled(
+        blackjax.nuts(log_density, 0.1, jnp.ones(2)),
+        key,
+    )
 
 
 def hmc(blackjax: Any, key: Any) -> Any:
@@ -103,7 +110,10 @@ def hmc(blackjax: Any, key: Any) -> Any:
 
     def own(key: Any) -> Any:
         steps = jax.random.randint(key, (), 1, 9)
-        return sampled(blackjax.hmc(log_density, 0.1, jnp.ones(2), steps), key)
+        return sampled(
+            blackjax.hmc(log_density, 0.1, jnp.ones(2), steps),
+            key,
+        )
 
     return own(key)
 

@@ -40,7 +40,12 @@ def turned(x, n):
         x,
     )
     end, rows = lax.scan(draw, x, jnp.arange(3))
-    return {"end": end, "rows": rows, "n": n, "same": jnp.float32(3)}
+    return {
+        "end": end,
+        "rows": rows,
+        "n": n,
+        "same": jnp.float32(3),
+    }
 
 
 def counted(n):
@@ -59,13 +64,27 @@ def pairs(n=N):
 def require_row(found, expected, number):
     """Checks a result against a row of a call, to the bit."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(expected),
+        strict=True,
+    ):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b[number])
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize(("block", "n"), [(8, N), (1, N), (19, N), (100, N), (8, 16), (8, 1)])
+@pytest.mark.parametrize(
+    ("block", "n"),
+    [
+        (8, N),
+        (1, N),
+        (19, N),
+        (100, N),
+        (8, 16),
+        (8, 1),
+    ],
+)
 def test_the_bits_of_a_call_in_the_order_of_the_stream(block, n):
     batched = lanes_of(turned)
     expected = batched(XS, NS)
@@ -86,7 +105,11 @@ def test_each_element_is_what_the_function_gives_alone():
         strict=True,
     ):
         expected = alone(x, n)
-        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(found),
+            jax.tree.leaves(expected),
+            strict=True,
+        ):
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
@@ -198,7 +221,11 @@ def test_blocks_are_calls_where_that_is_faster(monkeypatch, form):
         found = list(amp.vmap(turned).stream(pairs(), block=block))
         sizes.append(len(found))
         for number, result in enumerate(found):
-            for a, b in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+            for a, b in zip(
+                jax.tree.leaves(result),
+                jax.tree.leaves(expected),
+                strict=True,
+            ):
                 np.testing.assert_allclose(a, b[number], rtol=2e-5, atol=2e-5)
     assert sizes == [N, N, N]
     numbers = [number for number, _ in amp.vmap(turned).stream(pairs(), block=8, ordered=False)]
@@ -234,7 +261,11 @@ def test_arguments_that_elements_share():
     batched = lanes_of(scaled, in_axes=in_axes)
     elements = [({"x": x, "n": n, "scale": 0.5}, w) for x, n in pairs(11)]
     expected = batched(
-        {"x": XS[:11].T, "n": NS[:11], "scale": 0.5},
+        {
+            "x": XS[:11].T,
+            "n": NS[:11],
+            "scale": 0.5,
+        },
         w,
     )
     for number, found in enumerate(batched.stream(elements, block=4)):
@@ -264,7 +295,12 @@ def test_keys_trees_and_numbers():
             jax.random.fold_in(carry[0], i),
             carry[1] + jax.random.normal(carry[0]),
         )
-        return lax.fori_loop(0, start.n, step, (start.key, 0.0))
+        return lax.fori_loop(
+            0,
+            start.n,
+            step,
+            (start.key, 0.0),
+        )
 
     keys = jax.random.split(jax.random.key(0), 6)
     batched = lanes_of(walk)
@@ -313,7 +349,14 @@ def test_results_do_not_hold_their_blocks():
 )
 def test_elements_that_are_not_like_the_first_are_refused(second, told):
     with pytest.raises(DataError, match=rf"vmap\(turned\), stream, {told}"):
-        list(lanes_of(turned).stream([(XS[0], NS[0]), second]))
+        list(
+            lanes_of(turned).stream(
+                [
+                    (XS[0], NS[0]),
+                    second,
+                ]
+            )
+        )
 
 
 def test_settings_are_checked_before_anything_is_read():

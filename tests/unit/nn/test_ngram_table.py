@@ -47,7 +47,10 @@ def by_integers(tokens, orders, n_heads, seed):
                     joined ^= (max(token, -1) + 1) * factor & MASK
                 own.append(mixed(joined))
         result.append(own)
-    return np.array(result, np.uint32).reshape(len(tokens), len(orders) * n_heads)
+    return np.array(result, np.uint32).reshape(
+        len(tokens),
+        len(orders) * n_heads,
+    )
 
 
 @given(
@@ -72,7 +75,13 @@ def test_hashes_of_numpy_are_those_of_integers(tokens, orders, seed):
         assert got.dtype == np.uint32 and (got == wanted).all()
 
 
-@pytest.mark.parametrize("seed", [3, pytest.param(2**33 - 1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        3,
+        pytest.param(2**33 - 1, marks=pytest.mark.nightly),
+    ],
+)
 def test_numpy_and_jax_have_the_same_bits(seed):
     layer = NgramTable(
         n_rows=1009,
@@ -199,7 +208,10 @@ def by_numpy(layer, params, hidden, ids):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [3, pytest.param(0, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "kernel",
+    [3, pytest.param(0, marks=pytest.mark.nightly)],
+)
 def test_the_layer_is_the_papers_formula(kernel):
     layer = NgramTable(
         n_rows=50,
@@ -274,7 +286,10 @@ def loss_of(params, tokens, ids):
     hidden = params["words"][tokens]
     hidden = hidden + LAYER(params["ngrams"], hidden, ids)
     logits = hidden @ params["words"].T
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], tokens[:, 1:])
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits[:, :-1],
+        tokens[:, 1:],
+    )
     return losses.mean()
 
 

@@ -53,14 +53,19 @@ def test_both_comparisons_give_it_only_where_numbers_differ(monkeypatch):
     with pytest.raises(
         NumericsError, match=r"fewer bits than float32 has\. To compare, call .* All differences:"
     ):
-        amp.compile(drifting, {"w": jnp.float32(1.5)}, {"x": "float32[]"}).verify(
-            examples, progress=False
-        )
+        amp.compile(
+            drifting,
+            {"w": jnp.float32(1.5)},
+            {"x": "float32[]"},
+        ).verify(examples, progress=False)
     with ag.Graph() as g:
         ag.loss("loss", lambda x: x * x)(ag.pump("x"))
     assert "fewer bits" not in amp.verify(g, examples, quick=True, progress=False).report
     with ag.Graph() as g:
-        ag.loss("loss", lambda x: jnp.log(x))(ag.pump("x"))
+        ag.loss(
+            "loss",
+            lambda x: jnp.log(x),
+        )(ag.pump("x"))
     not_finite = amp.verify(
         g,
         [{"x": np.float32(-1)}],

@@ -137,7 +137,10 @@ def test_parts_have_delays_of_their_own():
 
 @pytest.mark.nightly
 @settings(max_examples=6)
-@given(st.integers(1, 3), st.integers(0, 3))
+@given(
+    st.integers(1, 3),
+    st.integers(0, 3),
+)
 def test_the_staleness_that_is_told(delay, sync):
     _, state = run(
         delayed(noting(), delay, sync_updates=sync),
@@ -181,7 +184,11 @@ def test_drawn_delays_are_those_of_the_probabilities(seed):
         pull_to(0),
         jnp.array([1.0]),
     )
-    again = run(delayed(noting(), delay), pull_to(0), jnp.array([1.0]))[1]
+    again = run(
+        delayed(noting(), delay),
+        pull_to(0),
+        jnp.array([1.0]),
+    )[1]
     told = np.asarray(state.inner)
     np.testing.assert_array_equal(told, np.asarray(again.inner))
     assert told[-1] in (
@@ -192,7 +199,10 @@ def test_drawn_delays_are_those_of_the_probabilities(seed):
     assert told.max() <= delay.most
 
 
-@pytest.mark.parametrize("delay", [{"a": 1}, {"a": 1, "b": 0, "c": 0}, {"b": 2, "x": 0}, [1, 0]])
+@pytest.mark.parametrize(
+    "delay",
+    [{"a": 1}, {"a": 1, "b": 0, "c": 0}, {"b": 2, "x": 0}, [1, 0]],
+)
 def test_trees_of_delays_that_do_not_fit_the_parameters(delay):
     params = {
         "a": jnp.zeros(2),
@@ -204,13 +214,19 @@ def test_trees_of_delays_that_do_not_fit_the_parameters(delay):
         delayed(optax.sgd(0.1), delay).init(params)
 
 
-@pytest.mark.parametrize("delay", [-1, 1.5, {"a": -2}, True, "2", [], {}])
+@pytest.mark.parametrize(
+    "delay",
+    [-1, 1.5, {"a": -2}, True, "2", [], {}],
+)
 def test_delays_that_are_none(delay):
     with pytest.raises(SettingsError, match="whole numbers of at least 0"):
         delayed(optax.sgd(0.1), delay)
 
 
-@pytest.mark.parametrize("probabilities", [(), (-1.0, 2.0), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    "probabilities",
+    [(), (-1.0, 2.0), (0.0, 0.0)],
+)
 def test_probabilities_that_are_none(probabilities):
     with pytest.raises(SettingsError, match="probabilities"):
         RandomDelay(probabilities)

@@ -9,7 +9,10 @@ from ampjax import optim
 
 TRANSFORMS = {
     "delayed": optim.delayed(optax.adam(0.1), 2),
-    "delays drawn": optim.delayed(optax.adam(0.1), optim.RandomDelay.uniform(4)),
+    "delays drawn": optim.delayed(
+        optax.adam(0.1),
+        optim.RandomDelay.uniform(4),
+    ),
     "compensated": optim.compensate_delay(1.0, 4, True),
     "spikes": optim.compensate_spikes(0.9),
     "damped": optim.damp_by_staleness(),
@@ -25,7 +28,10 @@ TRANSFORMS = {
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_step_may_donate_its_state(name):
-    params = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
+    params = {
+        "w": jnp.ones((4, 3)),
+        "b": jnp.ones(3),
+    }
     tx = optax.with_extra_args_support(TRANSFORMS[name])
     state = tx.init(params)
     places = []

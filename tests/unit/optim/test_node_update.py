@@ -19,7 +19,10 @@ TRANSFORMS = {
     "momentum": optax.sgd(0.1, momentum=0.9),
     "adam": optax.adam(1e-2),
     "adamw": optax.adamw(1e-2),
-    "clipped": optax.chain(optax.clip_by_global_norm(0.5), optax.adagrad(0.1)),
+    "clipped": optax.chain(
+        optax.clip_by_global_norm(0.5),
+        optax.adagrad(0.1),
+    ),
     "schedule": optax.sgd(optax.cosine_decay_schedule(0.1, 3)),
 }
 PARAMS = {
@@ -54,7 +57,10 @@ def test_three_updates_as_optax_makes_them(name, gradient):
         params, state, zeros = update(
             params,
             state,
-            jax.tree.map(lambda g: jnp.sum(g, 0), grads),
+            jax.tree.map(
+                lambda g: jnp.sum(g, 0),
+                grads,
+            ),
             jnp.float32(n),
         )
         updates, wanted_state = tx.update(
@@ -80,7 +86,10 @@ def test_three_updates_as_optax_makes_them(name, gradient):
     )
 
 
-@given(st.integers(1, 20), st.integers(-1000, 1000))
+@given(
+    st.integers(1, 20),
+    st.integers(-1000, 1000),
+)
 @settings(max_examples=30)
 def test_mean_and_sum(n, value):
     for gradient, divisor in (("mean", n), ("sum", 1)):

@@ -70,7 +70,10 @@ def test_the_same_with_other_settings(one, other):
 
 
 def test_transforms_that_read_the_loss_have_operations():
-    tx = optax.chain(optax.adam(0.1), optax.contrib.reduce_on_plateau())
+    tx = optax.chain(
+        optax.adam(0.1),
+        optax.contrib.reduce_on_plateau(),
+    )
     assert operations_of(tx, PARAMS) != operations_of(optax.adam(0.1), PARAMS)
 
 

@@ -19,13 +19,22 @@ STILL = {
     "sgd": optax.sgd(0.1),
     "schedule": optax.sgd(optax.cosine_decay_schedule(0.1, 3)),
     "adagrad": optax.adagrad(0.1),
-    "clipped": optax.chain(optax.clip(0.5), optax.adagrad(0.1)),
+    "clipped": optax.chain(
+        optax.clip(0.5),
+        optax.adagrad(0.1),
+    ),
 }
 OTHERS = {
     "momentum": optax.sgd(0.1, momentum=0.9),
     "adam": optax.adam(1e-2),
-    "decay": optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1)),
-    "norm": optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1)),
+    "decay": optax.chain(
+        optax.add_decayed_weights(0.1),
+        optax.sgd(0.1),
+    ),
+    "norm": optax.chain(
+        optax.clip_by_global_norm(0.5),
+        optax.sgd(0.1),
+    ),
     "staleness": optax.chain(optax.sgd(0.1), scale_by_staleness()),
 }
 
@@ -100,7 +109,10 @@ def test_three_updates_are_those_of_the_whole_table(name, gradient, dtype):
 
 @pytest.mark.nightly
 @given(
-    rows=st.lists(st.integers(0, SHAPE[0] - 1), max_size=40),
+    rows=st.lists(
+        st.integers(0, SHAPE[0] - 1),
+        max_size=40,
+    ),
     again=st.lists(st.integers(0, SHAPE[0] - 1)),
 )
 @example(rows=[15], again=[])  # an entry of 0.095 goes to 0.00014
@@ -182,7 +194,15 @@ def test_interrupted_between_calls_it_goes_on_from_what_is_there():
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_transforms_that_do_more_are_left_alone(name):
-    assert make_row_update(OTHERS[name], "mean", SHAPE, np.dtype(np.float32)) is None
+    assert (
+        make_row_update(
+            OTHERS[name],
+            "mean",
+            SHAPE,
+            np.dtype(np.float32),
+        )
+        is None
+    )
 
 
 def test_a_transform_that_uses_staleness_where_it_is_told_is_left_alone():
@@ -196,7 +216,10 @@ def test_a_transform_that_uses_staleness_where_it_is_told_is_left_alone():
         staleness=0.0,
         **extra,
     ):
-        return jax.tree.map(lambda u: -0.1 * u / (1 + staleness), updates), state
+        return jax.tree.map(
+            lambda u: -0.1 * u / (1 + staleness),
+            updates,
+        ), state
 
     tx = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), scale)
     assert make_row_update(tx, "mean", SHAPE, np.dtype(np.float32)) is None
@@ -214,7 +237,15 @@ def test_a_transform_that_cannot_be_traced_is_left_alone():
 
 
 def test_a_table_of_bfloat16_is_left_alone():
-    assert make_row_update(STILL["sgd"], "mean", SHAPE, jnp.dtype(jnp.bfloat16)) is None
+    assert (
+        make_row_update(
+            STILL["sgd"],
+            "mean",
+            SHAPE,
+            jnp.dtype(jnp.bfloat16),
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad"])

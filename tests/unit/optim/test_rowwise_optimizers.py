@@ -186,7 +186,10 @@ def test_half_precision_has_its_squares_in_float32():
 
 def test_complex_rows_have_real_state():
     tx = rowwise_rmsprop(1.0, decay=0.0)
-    grads = jnp.array([[3 + 4j, 0], [0, 0]], jnp.complex64)
+    grads = jnp.array(
+        [[3 + 4j, 0], [0, 0]],
+        jnp.complex64,
+    )
     updates, state = tx.update(grads, tx.init(grads))
     assert state[0].nu.dtype == jnp.float32
     np.testing.assert_allclose(state[0].nu, [12.5, 0])
@@ -198,7 +201,10 @@ def test_complex_rows_have_real_state():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+@pytest.mark.parametrize(
+    "shape",
+    [(0, 3), (3, 0)],
+)
 def test_empty_leaves(shape):
     for tx, _ in RULES.values():
         grads = jnp.zeros(shape)

@@ -33,8 +33,8 @@ MORE = {
     ),
     "average of some": optax.chain(optax.sgd(0.1), optax.masked(parameter_average(0.5), {"w": True, "emb": True, "bias": False, "none": None}),),
     "hyperparameters": optax.inject_hyperparams(optax.adam)(learning_rate=optax.cosine_decay_schedule(0.1, 10)),
-    "block norm": optax.chain(optax.clip_by_block_rms(0.1), optax.sgd(0.1)),
-    "finite": optax.apply_if_finite(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 3,),
+    "block norm": optax.chain(optax.clip_by_block_rms(0.1), optax.sgd(0.1),),
+    "finite": optax.apply_if_finite(optax.chain(optax.zero_nans(), optax.sgd(0.1),), 3,),
     "every second": optax.MultiSteps(optax.sgd(0.1), 2),
     "by the range": optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x / (1 + x.max() - x.min()), u)), optax.sgd(0.1),),
     "in calls": optax.chain(optax.stateless(lambda u, _: jax.checkpoint(one_call(lambda u: jax.tree.map(jnp.tanh, u)))(u)), optax.sgd(0.1),),
@@ -118,7 +118,10 @@ class Apart:
             jax.tree.leaves(self.dense),
             {t: [rows] for t, rows in self.rows.items()},
         )
-        return params, self.split.state.fill(jax.tree.leaves(self.state), self.row_states)
+        return params, self.split.state.fill(
+            jax.tree.leaves(self.state),
+            self.row_states,
+        )
 
 
 ALIKE = "sgd", "nesterov", "rmsprop", "adamw", "scheduled"
@@ -191,7 +194,12 @@ def test_half_precision_keeps_its_dtypes():
     state = jax.eval_shape(rule.init, rows)
     shared = []
     for var in rule.step.shared:
-        shared.append(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype))
+        shared.append(
+            jax.ShapeDtypeStruct(
+                var.aval.shape,
+                var.aval.dtype,
+            )
+        )
     new = jax.eval_shape(rule.update, shared, rows, state, rows)
     assert jax.tree.map(lambda s: s.dtype, new) == jax.tree.map(lambda s: s.dtype, (rows, state))
 

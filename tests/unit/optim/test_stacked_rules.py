@@ -38,10 +38,10 @@ TRANSFORMS = {
     **{name: (tx, [ALL]) for name, tx in ROW_WISE.items()},
     "two norms": (optax.chain(optax.clip_by_global_norm(5), optax.clip(0.3), optax.clip_by_global_norm(0.5), optax.sgd(0.1),), [ALL]),
     "hyperparameters": (optax.inject_hyperparams(optax.adam)(learning_rate=optax.cosine_decay_schedule(0.1, 10,)), [ALL]),
-    "finite": (optax.apply_if_finite(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 3,), [ALL]),
+    "finite": (optax.apply_if_finite(optax.chain(optax.zero_nans(), optax.sgd(0.1),), 3,), [ALL]),
     "every second": (optax.MultiSteps(optax.sgd(0.1), 2), [ALL]),
-    "row means": (optax.chain(optax.centralize(), optax.lion(0.01)), [ALL]),
-    "block norm": (optax.chain(optax.clip_by_block_rms(0.1), optax.sgd(0.1)), []),
+    "row means": (optax.chain(optax.centralize(), optax.lion(0.01),), [ALL]),
+    "block norm": (optax.chain(optax.clip_by_block_rms(0.1), optax.sgd(0.1),), []),
     "by the range": (optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x / (1 + x.max() - x.min()), u)), optax.sgd(0.1),), []),
     "labelled": (optax.multi_transform({"one": optax.adagrad(0.1), "other": optax.sgd(0.1, 0.9)}, BY_NAME,), ["acd"]),
     "labelled rates": (optax.multi_transform({"one": optax.adam(0.1), "other": optax.adam(0.2)}, BY_NAME,), ["acd"]),
@@ -133,7 +133,12 @@ class Stacked:
     def reduced(self, turn, rule, shared, grads):
         """In two pieces, the second of which stands for rows without gradient, too."""
         parameters = (
-            np.searchsorted(rule.starts, np.arange(len(grads)), "right").astype(np.int32) - 1
+            np.searchsorted(
+                rule.starts,
+                np.arange(len(grads)),
+                "right",
+            ).astype(np.int32)
+            - 1
         )
         n = len(grads)
         m = len(rule.starts)
@@ -168,7 +173,12 @@ class Stacked:
             shared,
             rest,
             weights.astype(np.int32),
-            np.concatenate([parameters[n // 2 :], np.arange(m)]),
+            np.concatenate(
+                [
+                    parameters[n // 2 :],
+                    np.arange(m),
+                ]
+            ),
         )
         return rule.combine(turn, [first, second])
 

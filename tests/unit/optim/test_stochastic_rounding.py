@@ -32,7 +32,10 @@ def step_once(tx, params, gradients):
 )
 def test_each_result_is_a_neighbour_of_the_new_value(dtype, size, share, seed):
     rng = np.random.default_rng(seed)
-    params = jnp.asarray(size * rng.normal(size=(20, 4)), dtype)
+    params = jnp.asarray(
+        size * rng.normal(size=(20, 4)),
+        dtype,
+    )
     gradients = jnp.asarray(
         share * size * rng.normal(size=(20, 4)),
         jnp.float32,
@@ -53,7 +56,10 @@ def test_each_result_is_a_neighbour_of_the_new_value(dtype, size, share, seed):
 def test_the_mean_is_right(dtype):
     """Over many turns and elements: within five standard deviations of the step."""
     rng = np.random.default_rng(0)
-    params = jnp.asarray(1 + 0.9 * rng.uniform(size=(400, 8)), dtype)
+    params = jnp.asarray(
+        1 + 0.9 * rng.uniform(size=(400, 8)),
+        dtype,
+    )
     gap = float(jnp.finfo(dtype).eps)
     tx = stochastic_rounding(optax.sgd(1.0))
     for share in (0.05, 0.3, 0.7):
@@ -81,7 +87,11 @@ def test_small_steps_add_up_where_the_nearest_number_forgets_them():
         @jax.jit
         def step(params, state, tx=tx):
             gradients = params.astype(jnp.float32) - target
-            updates, state = tx.update(gradients.astype(params.dtype), state, params)
+            updates, state = tx.update(
+                gradients.astype(params.dtype),
+                state,
+                params,
+            )
             return optax.apply_updates(params, updates), state
 
         for _ in range(4000):
@@ -130,21 +140,36 @@ def test_seeds_and_turns_draw_other_numbers():
 @pytest.mark.parametrize("mode", ["lazy", "faithful"])
 @pytest.mark.parametrize(
     "inner",
-    [optax.sgd(0.01), rowwise_adagrad(0.01), optax.adam(0.01)],
+    [
+        optax.sgd(0.01),
+        rowwise_adagrad(0.01),
+        optax.adam(0.01),
+    ],
     ids=["sgd", "rowwise_adagrad", "adam"],
 )
 def test_a_table_has_the_bits_of_plain_optax(inner, mode, dtype):
     rng = np.random.default_rng(0)
     tx = stochastic_rounding(inner, 7)
-    params = jnp.asarray(rng.normal(size=(30, 4)), dtype)
-    table = Table(np.asarray(params), tx, partitions=3, mode=mode)
+    params = jnp.asarray(
+        rng.normal(size=(30, 4)),
+        dtype,
+    )
+    table = Table(
+        np.asarray(params),
+        tx,
+        partitions=3,
+        mode=mode,
+    )
     state = tx.init(params)
     for _ in range(6):
         if mode == "lazy" and not table.rule.zero_gradient_is_noop:
             ids = np.arange(30)  # so that no row misses an update
         else:
             ids = rng.choice(30, 5, replace=False)
-        gradients = jnp.asarray(0.01 * rng.normal(size=(len(ids), 4)), dtype)
+        gradients = jnp.asarray(
+            0.01 * rng.normal(size=(len(ids), 4)),
+            dtype,
+        )
         table.push(ids, np.asarray(gradients))
         dense = jnp.zeros_like(params).at[ids].set(gradients)
         updates, state = tx.update(dense, state, params)
@@ -166,7 +191,10 @@ def test_rows_without_gradients_stay_where_the_transform_lets_them():
         assert table.untouched_rows_stay == stays
 
 
-@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, True, None])
+@pytest.mark.parametrize(
+    "seed",
+    [-1, 2**32, 1.5, True, None],
+)
 def test_seeds_that_are_none(seed):
     with pytest.raises(SettingsError, match="`seed`: expected an integer from 0"):
         stochastic_rounding(optax.sgd(0.1), seed)
@@ -175,4 +203,7 @@ def test_seeds_that_are_none(seed):
 def test_parameters_are_needed():
     tx = stochastic_rounding(optax.sgd(0.1))
     with pytest.raises(SettingsError, match="expected parameters beside the gradients"):
-        tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
+        tx.update(
+            jnp.ones(2),
+            tx.init(jnp.ones(2)),
+        )

@@ -64,7 +64,13 @@ def make(
     for i, device in enumerate(jax.local_devices()[:n_machines]):
         machines.append(Machine(f"m{i}", (device,)))
     config = px.ParallaxConfig(**{"alpha_threshold": 2.0, "check_equivalence": "off"} | options)
-    return px.get_runner(loss, params, tx, Resources(tuple(machines)), config)
+    return px.get_runner(
+        loss,
+        params,
+        tx,
+        Resources(tuple(machines)),
+        config,
+    )
 
 
 class Plain:
@@ -147,7 +153,10 @@ def test_rows_begin_anew(name):
 
 def test_rows_begin_anew_in_a_state_that_was_assigned():
     runner = make(n_machines=1)
-    state = jax.tree.map(lambda leaf: leaf + 1, Plain().state)
+    state = jax.tree.map(
+        lambda leaf: leaf + 1,
+        Plain().state,
+    )
     runner.opt_state = state
     runner.assign_rows("t2", [4], ONES)
     mu = runner.opt_state.inner_state[0].mu
@@ -276,7 +285,10 @@ def trained():
     return make(n_machines=1).build(batch(0)), make(n_machines=1)
 
 
-@pytest.mark.parametrize(("name", "rows", "values", "error", "text"), ASSIGNED)
+@pytest.mark.parametrize(
+    ("name", "rows", "values", "error", "text"),
+    ASSIGNED,
+)
 def test_wrong_rows_are_refused_and_change_nothing(name, rows, values, error, text, trained):
     for runner in trained:
         with pytest.raises(error, match=re.escape(text)):
@@ -376,7 +388,10 @@ def test_ids_that_keep_their_rows_are_trained_as_in_a_dense_array(name):
     )
     place_of = {one: place for place, one in enumerate(pool.tolist())}
     w = np.ones(3, np.float32)
-    start = {"words": np.zeros((8, 3), np.float32), "w": w}
+    start = {
+        "words": np.zeros((8, 3), np.float32),
+        "w": w,
+    }
     plain = Plain({"words": first_values(pool), "w": w}, word_loss)
     runner = make(1, start, word_loss, **OPTIONS[name])
     vocabulary = px.Vocabulary(8, 32)
@@ -386,7 +401,10 @@ def test_ids_that_keep_their_rows_are_trained_as_in_a_dense_array(name):
         rows, changes = vocabulary.admit(ids)
         has = len(runner.params["words"])
         if changes.n_rows > has:
-            runner.grow_rows("words", np.zeros((changes.n_rows - has, 3)))
+            runner.grow_rows(
+                "words",
+                np.zeros((changes.n_rows - has, 3)),
+            )
         runner.assign_rows("words", changes.rows, first_values(changes.ids))
         runner.run({"rows": rows, "y": y})
         places = [place_of[one] for one in ids.tolist()]
@@ -395,7 +413,11 @@ def test_ids_that_keep_their_rows_are_trained_as_in_a_dense_array(name):
         places = np.array([place_of[one] for one in ids.tolist()])
         got = runner.params, runner.opt_state
         wanted = plain.params, plain.state
-        for a, b in zip(map(words_of, got), map(words_of, wanted), strict=True):
+        for a, b in zip(
+            map(words_of, got),
+            map(words_of, wanted),
+            strict=True,
+        ):
             assert worst(a[rows], np.asarray(b)[places]) < CLOSE
     assert vocabulary.counts.evicted == 0 and vocabulary.n_rows == 32
 
@@ -428,7 +450,11 @@ def test_an_id_that_takes_over_a_row_begins_with_values_and_moments_of_its_own()
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
-@pytest.mark.parametrize("options", [{"table_mode": "lazy"}, {}], ids=["lazy", "faithful"])
+@pytest.mark.parametrize(
+    "options",
+    [{"table_mode": "lazy"}, {}],
+    ids=["lazy", "faithful"],
+)
 def test_workers_that_know_the_next_batch_read_rows_anew(options, tmp_path):
     """An assignment comes after the workers' request for the rows; a recovery repeats the assignment."""
     with make_workers(TWO, tmp_path / "c", **options) as runner:

@@ -23,7 +23,11 @@ VALUES = np.array([4, 4, 11, 0, 7, 2, 7])
 OFFSETS = np.array([0, 0, 3, 4, 4, 7])  # bags 0, 3 and 5 are empty
 WEIGHTS = RNG.normal(size=7).astype(np.float32)
 ENDS = [*OFFSETS[1:], len(VALUES)]
-MODES = {"sum": jnp.sum, "mean": jnp.mean, "max": jnp.max}
+MODES = {
+    "sum": jnp.sum,
+    "mean": jnp.mean,
+    "max": jnp.max,
+}
 
 
 def by_loops(table, mode, weights=None):
@@ -113,7 +117,10 @@ def test_values_and_gradients_are_those_of_torch(mode, lengths, seed):
         True,
     )(jnp.asarray(TABLE), weights)
     bags = torch.nn.EmbeddingBag.from_pretrained(
-        torch.tensor(TABLE), freeze=False, mode=way, sparse=mode in ("sum", "mean")
+        torch.tensor(TABLE),
+        freeze=False,
+        mode=way,
+        sparse=mode in ("sum", "mean"),
     )
     own = None if weights is None else torch.tensor(weights, requires_grad=True)
     theirs = bags(torch.tensor(values), torch.tensor(offsets), own)
@@ -130,7 +137,16 @@ def test_values_and_gradients_are_those_of_torch(mode, lengths, seed):
 @pytest.mark.nightly
 def test_the_first_of_the_largest_gets_the_gradient():
     table = jnp.array([[1.0, 5.0], [5.0, 5.0], [5.0, 0.0]])
-    grads = jax.grad(lambda table: px.Bag([2, 1, 0], [0]).look_up(table, "max").sum())(table)
+    grads = jax.grad(
+        lambda table: (
+            px.Bag(
+                [2, 1, 0],
+                [0],
+            )
+            .look_up(table, "max")
+            .sum()
+        )
+    )(table)
     assert grads.tolist() == [[0, 0], [0, 1], [1, 0]]
 
 
@@ -141,7 +157,10 @@ def test_rows_of_any_rank_and_half_precision():
     cube = jnp.arange(12.0).reshape(3, 2, 2)
     assert (bag.look_up(cube, "mean") == cube[np.array([0, 2])]).all()
     half = jnp.full((1, 2), 0.1, jnp.bfloat16)
-    many = px.Bag(np.zeros(1000, int), [0]).look_up(half)
+    many = px.Bag(
+        np.zeros(1000, int),
+        [0],
+    ).look_up(half)
     assert many.dtype == jnp.bfloat16
     np.testing.assert_allclose(
         np.float32(many),
@@ -154,7 +173,12 @@ def test_rows_of_any_rank_and_half_precision():
 def test_an_id_beyond_the_table_and_nan_rows_are_not_zero():
     bag = px.Bag([0, 3, 1], [0, 2])
     for mode in MODES:
-        seen = np.isnan(bag.look_up(jnp.ones((3, 2)), mode))
+        seen = np.isnan(
+            bag.look_up(
+                jnp.ones((3, 2)),
+                mode,
+            )
+        )
         assert seen[0].all() and not seen[1].any()
     rows = jnp.array([[1.0], [jnp.nan], [2.0]])
     assert np.isnan(
@@ -371,14 +395,20 @@ def test_lazy_rows_without_an_id_are_not_touched():
     runner.run(
         {
             **a_batch(0),
-            "bag": px.Bag([3, 5], [0, 1, 2, 2]),
+            "bag": px.Bag(
+                [3, 5],
+                [0, 1, 2, 2],
+            ),
         }
     )
     moved = (runner.params["table"] != TABLE).any(1)
     runner.run(
         {
             **a_batch(0),
-            "bag": px.Bag([3], [0, 1, 1, 1]),
+            "bag": px.Bag(
+                [3],
+                [0, 1, 1, 1],
+            ),
         }
     )  # none in the second replica
     first = np.asarray(runner.opt_state[0].nu["table"]).any(1)
@@ -426,8 +456,20 @@ def test_batches_that_can_not_be_cut_are_refused():
         (lambda: px.Bag([2**31], [0]), "Bag, `values`: .*hash larger ids"),
         (lambda: px.Bag([1], []), r"Bag, `offsets`: expected integers \[n_bags\]"),
         (lambda: px.Bag([1], [1]), "Bag, `offsets`: expected numbers that rise from 0 to 1, got 1"),
-        (lambda: px.Bag([1, 2], [0, 2, 1]), "Bag, `offsets`: .* got 2 before a smaller number"),
-        (lambda: px.Bag([1, 2], [0, 3]), "Bag, `offsets`: .* got 3 before a smaller number"),
+        (
+            lambda: px.Bag(
+                [1, 2],
+                [0, 2, 1],
+            ),
+            "Bag, `offsets`: .* got 2 before a smaller number",
+        ),
+        (
+            lambda: px.Bag(
+                [1, 2],
+                [0, 3],
+            ),
+            "Bag, `offsets`: .* got 3 before a smaller number",
+        ),
         (
             lambda: px.Bag(
                 [1],

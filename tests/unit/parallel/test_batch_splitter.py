@@ -23,15 +23,28 @@ BATCHES = {
         "y": np.ones((4, 2)),
     },
     "numbers": {"x": np.arange(4), "y": 2.0},
-    "keys": {"x": np.arange(4), "y": jax.random.key(0)},
-    "parts": px.Parts(({"x": np.arange(2)}, {"x": np.arange(2)})),
+    "keys": {
+        "x": np.arange(4),
+        "y": jax.random.key(0),
+    },
+    "parts": px.Parts(
+        (
+            {"x": np.arange(2)},
+            {"x": np.arange(2)},
+        )
+    ),
     "bags": {
         "x": px.Bag(
             [1, 2, 3, 4, 5, 6],
             [0, 0, 6, 6],
         )
     },
-    "shorter bags": {"x": px.Bag([1], [0, 0, 1, 1])},
+    "shorter bags": {
+        "x": px.Bag(
+            [1],
+            [0, 0, 1, 1],
+        )
+    },
 }
 
 

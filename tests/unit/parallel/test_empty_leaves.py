@@ -76,8 +76,15 @@ TX = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(0.05))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("how", [*list(RUNS)[:2], *left_to_nightly(list(RUNS)[2:])])
-@pytest.mark.parametrize("bias", [None, np.zeros(2, np.float32)], ids=["no bias", "a bias"])
+@pytest.mark.parametrize(
+    "how",
+    [*list(RUNS)[:2], *left_to_nightly(list(RUNS)[2:])],
+)
+@pytest.mark.parametrize(
+    "bias",
+    [None, np.zeros(2, np.float32)],
+    ids=["no bias", "a bias"],
+)
 def test_none_and_empty_containers_train_as_in_plain_jax(tmp_path, how, bias):
     machines = Resources(
         tuple(Machine(f"m{i}", (device,)) for i, device in enumerate(jax.local_devices()[:2]))
@@ -111,7 +118,14 @@ def test_none_and_empty_containers_train_as_in_plain_jax(tmp_path, how, bias):
 
 @pytest.mark.nightly
 def test_without_a_barrier():
-    machines = Resources((Machine("a", tuple(jax.local_devices()[:2])),))
+    machines = Resources(
+        (
+            Machine(
+                "a",
+                tuple(jax.local_devices()[:2]),
+            ),
+        )
+    )
     runner = px.get_runner(
         loss,
         params_with(None),
@@ -129,6 +143,13 @@ def test_a_function_among_the_parameters_is_told_with_what_parts_it_off():
     ):
         px.get_runner(
             loss,
-            params_with(None) | {"layer": Layer(np.ones((3, 2)), None, jnp.tanh)},
+            params_with(None)
+            | {
+                "layer": Layer(
+                    np.ones((3, 2)),
+                    None,
+                    jnp.tanh,
+                )
+            },
             TX,
         )

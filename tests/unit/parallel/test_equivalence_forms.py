@@ -129,7 +129,11 @@ def test_negatives_within_the_batch_are_told(form):
     with pytest.raises(
         EquivalenceError, match=r"test_equivalence_forms.py:.* pairs examples .*`px.all_gather"
     ):
-        make(with_negatives(read, lambda x: x), n, **options).build(BATCH)
+        make(
+            with_negatives(read, lambda x: x),
+            n,
+            **options,
+        ).build(BATCH)
 
 
 def overwritten(mean):

@@ -123,7 +123,10 @@ def test_losses_and_gradients_are_the_programs(runner, n):
 
 FUNCTIONS = {
     "hidden": hidden,  # reads no words
-    "a pytree": lambda p, b: {"rows": p["t1"][b["ids"][:, 1]], "n": len(b["ids"])},
+    "a pytree": lambda p, b: {
+        "rows": p["t1"][b["ids"][:, 1]],
+        "n": len(b["ids"]),
+    },
     "all words": lambda p, b: hidden(p, b) @ p["words"].T,
     "found words": lambda p, b: p["words"][jnp.argmax(hidden(p, b) @ p["words"].T, 1)],
     "no parameters": lambda p, b: b["ids"].sum(),

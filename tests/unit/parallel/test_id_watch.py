@@ -196,7 +196,14 @@ def test_ids_that_a_program_fills_or_wraps_are_right():
         )
         return jnp.mean((rows + params["t"][batch["size"] % ROWS] + params["t"][-1]) @ params["w"])
 
-    assert told(make(filled), a_batch(40), a_batch(-30)) == []
+    assert (
+        told(
+            make(filled),
+            a_batch(40),
+            a_batch(-30),
+        )
+        == []
+    )
 
 
 def test_batches_without_news_are_not_looked_at(monkeypatch):

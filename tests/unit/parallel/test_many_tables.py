@@ -98,14 +98,25 @@ LABELS = jax.tree_util.tree_map_with_path(
         ),
         pytest.param(
             optax.multi_transform(
-                {"a": optax.adagrad(0.1), "b": optax.sgd(0.1, 0.9)},
+                {
+                    "a": optax.adagrad(0.1),
+                    "b": optax.sgd(0.1, 0.9),
+                },
                 LABELS,
             ),
             {"run_option": "ar"},
             marks=pytest.mark.nightly,
         ),
-        pytest.param(optax.adam(0.1), {"run_option": "ps"}, marks=pytest.mark.nightly),
-        pytest.param(optax.adam(0.1), {"server_processes": True}, marks=pytest.mark.nightly),
+        pytest.param(
+            optax.adam(0.1),
+            {"run_option": "ps"},
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            optax.adam(0.1),
+            {"server_processes": True},
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             optax.adagrad(0.1),
             {"local_aggregation": False, "partitions": 2},
@@ -157,7 +168,10 @@ def test_gradients_are_given_by_variable():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("before", ["apart", pytest.param("stacked", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "before",
+    ["apart", pytest.param("stacked", marks=pytest.mark.nightly)],
+)
 def test_checkpoints_are_those_of_tables_apart(tmp_path, apart, before):
     makers = {"apart": apart, "stacked": make}
     first = makers.pop(before)(partitions=3)
@@ -166,13 +180,37 @@ def test_checkpoints_are_those_of_tables_apart(tmp_path, apart, before):
     first.save(tmp_path / "c")
     early = make()
     early.restore(tmp_path / "c")  # before it is known what becomes of variables
-    assert worst((early.params, early.opt_state), (first.params, first.opt_state)) == 0
+    assert (
+        worst(
+            (early.params, early.opt_state),
+            (first.params, first.opt_state),
+        )
+        == 0
+    )
     second.build(batch(0)).restore(tmp_path / "c")
-    assert worst((second.params, second.opt_state), (first.params, first.opt_state)) == 0
+    assert (
+        worst(
+            (second.params, second.opt_state),
+            (first.params, first.opt_state),
+        )
+        == 0
+    )
     for runner in (first, second, early):
         runner.run(batch(2))
-    assert worst((second.params, second.opt_state), (first.params, first.opt_state)) < 1e-6
-    assert worst((early.params, early.opt_state), (first.params, first.opt_state)) < 1e-6
+    assert (
+        worst(
+            (second.params, second.opt_state),
+            (first.params, first.opt_state),
+        )
+        < 1e-6
+    )
+    assert (
+        worst(
+            (early.params, early.opt_state),
+            (first.params, first.opt_state),
+        )
+        < 1e-6
+    )
 
 
 @pytest.mark.nightly
@@ -205,11 +243,23 @@ def test_tables_are_split_anew_and_started_anew_together(tmp_path):
     runner.resplit(4)
     assert {table.n_partitions for (table,) in runner.step.tables.values()} == {4}
     [runner.run(batch(seed)) for seed in (1, 2)]
-    assert worst((runner.params, runner.opt_state), trained(optax.adam(0.1))) < 2e-5
+    assert (
+        worst(
+            (runner.params, runner.opt_state),
+            trained(optax.adam(0.1)),
+        )
+        < 2e-5
+    )
     runner.reset(PARAMS)
     assert worst(runner.params, PARAMS) == 0
     [runner.run(batch(seed)) for seed in range(3)]
-    assert worst((runner.params, runner.opt_state), trained(optax.adam(0.1))) < 2e-5
+    assert (
+        worst(
+            (runner.params, runner.opt_state),
+            trained(optax.adam(0.1)),
+        )
+        < 2e-5
+    )
 
 
 @pytest.mark.nightly

@@ -40,7 +40,12 @@ def a_batch(n=4, y=1.0):
 
 def machines():
     first, second = jax.local_devices()[:2]
-    return Resources((Machine("a", (first,)), Machine("b", (second,))))
+    return Resources(
+        (
+            Machine("a", (first,)),
+            Machine("b", (second,)),
+        )
+    )
 
 
 def make(
@@ -226,7 +231,10 @@ def _narrow_loss(params, batch):
 def _across_rows():
     def update(updates, state, params=None):
         del params
-        return jax.tree.map(lambda leaf: jnp.cumsum(leaf, axis=0), updates), state
+        return jax.tree.map(
+            lambda leaf: jnp.cumsum(leaf, axis=0),
+            updates,
+        ), state
 
     return optax.chain(
         optax.GradientTransformation(lambda params: optax.EmptyState(), update),
@@ -384,7 +392,10 @@ def test_mistakes_in_training_change_nothing(kind, run_option, tmp_path):
         call(runner, tmp_path)
     after = (runner.params, runner.opt_state)
     jax.tree.map(np.testing.assert_array_equal, after, before)
-    assert (runner.steps, runner.step.tables["['table']"][0].version) == (1, version)
+    assert (
+        runner.steps,
+        runner.step.tables["['table']"][0].version,
+    ) == (1, version)
 
 
 def test_a_model_without_tables_is_kept_too():

@@ -145,7 +145,10 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("how", [*list(RUNS)[:1], *left_to_nightly(list(RUNS)[1:])])
+@pytest.mark.parametrize(
+    "how",
+    [*list(RUNS)[:1], *left_to_nightly(list(RUNS)[1:])],
+)
 def test_wherever_variables_are(how):
     with (
         make(taken, **RUNS[how]) as runner,
@@ -228,7 +231,8 @@ def test_gradients_whose_sum_overflows_are_finite():
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    ("old", "new", "begun"), [("float32", "bfloat16", False), ("bfloat16", "float32", True)]
+    ("old", "new", "begun"),
+    [("float32", "bfloat16", False), ("bfloat16", "float32", True)],
 )
 def test_a_checkpoint_of_another_dtype(tmp_path, old, new, begun):
     def of(dtype, **changed):

@@ -66,7 +66,13 @@ class Plain:
 
 
 def same(runner, plain):
-    assert worst((runner.params, runner.opt_state), (plain.params, plain.state)) < 2e-5
+    assert (
+        worst(
+            (runner.params, runner.opt_state),
+            (plain.params, plain.state),
+        )
+        < 2e-5
+    )
 
 
 OPTIONS = {
@@ -103,7 +109,12 @@ def test_a_learning_rate_changes_when_it_is_assigned(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["tables", "dense", pytest.param("on every machine", marks=pytest.mark.nightly)]
+    "name",
+    [
+        "tables",
+        "dense",
+        pytest.param("on every machine", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_whole_state_is_taken_over(name):
     plain = Plain()
@@ -188,7 +199,9 @@ MISTAKES = [
 @pytest.mark.first_case
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mistake", "text"), MISTAKES, ids=[mistake.__name__ for mistake, _ in MISTAKES]
+    ("mistake", "text"),
+    MISTAKES,
+    ids=[mistake.__name__ for mistake, _ in MISTAKES],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(mistake, text):
     runner = make(n_machines=1)

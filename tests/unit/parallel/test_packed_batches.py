@@ -101,7 +101,10 @@ def has_params(runner, want):
         )
 
 
-@pytest.mark.parametrize("run_option", ["hybrid", *left_to_nightly(["ps", "ar"])])
+@pytest.mark.parametrize(
+    "run_option",
+    ["hybrid", *left_to_nightly(["ps", "ar"])],
+)
 def test_a_run_on_two_replicas_equals_one_on_one_device(run_option):
     steps = [EXAMPLES[:8], EXAMPLES[8:16], EXAMPLES[13:20]]
     tx = optax.adagrad(0.1)
@@ -128,7 +131,14 @@ def test_one_replica_takes_packed_batches_as_they_are():
         lambda p, batch: BATCHED(p, batch).mean(),
         PARAMS,
         tx,
-        Resources((Machine("a", tuple(jax.local_devices()[:1])),)),
+        Resources(
+            (
+                Machine(
+                    "a",
+                    tuple(jax.local_devices()[:1]),
+                ),
+            )
+        ),
     )
     for examples in steps:
         runner.run(BATCHED.pack(examples))

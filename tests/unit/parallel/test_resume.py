@@ -71,7 +71,11 @@ def make(folder, name="hybrid", when=None, **options):
 
 def train(runner, steps=N_STEPS):
     """Trains up to a step, from where the data stood."""
-    for parts in px.shard(batches(), two(), skip=runner.steps):
+    for parts in px.shard(
+        batches(),
+        two(),
+        skip=runner.steps,
+    ):
         if runner.steps == steps:
             break
         keys = runner.keys()
@@ -122,7 +126,14 @@ def undisturbed(folder, name):
 
 @pytest.mark.nightly
 @settings(max_examples=examples(16))
-@given(st.sampled_from(list(RUNS)), st.lists(st.integers(0, N_STEPS), min_size=1, max_size=2))
+@given(
+    st.sampled_from(list(RUNS)),
+    st.lists(
+        st.integers(0, N_STEPS),
+        min_size=1,
+        max_size=2,
+    ),
+)
 def test_killed_and_resumed(folder, name, kills):
     again = folder / "again"
     shutil.rmtree(again, ignore_errors=True)
@@ -202,7 +213,14 @@ def test_steps_whose_elements_are_left_out():
     whole = list(px.shard(batches(), two()))
     sharded = px.shard(batches(), two(), skip=3)
     assert len(sharded) == N_STEPS - 3
-    for data in sharded, px.shard((b for b in batches()), two(), skip=3):
+    for data in (
+        sharded,
+        px.shard(
+            (b for b in batches()),
+            two(),
+            skip=3,
+        ),
+    ):
         assert [p.batches[1]["ids"].tolist() for p in data] == [
             p.batches[1]["ids"].tolist() for p in whole[3:]
         ]

@@ -335,7 +335,10 @@ def states_by_step(n, **options):
     return result
 
 
-@pytest.mark.parametrize("nth", [0, 1, 2, 3, 5, 8, 13, 17])
+@pytest.mark.parametrize(
+    "nth",
+    [0, 1, 2, 3, 5, 8, 13, 17],
+)
 def test_a_kill_in_the_middle_loses_nothing_that_was_saved(nth, tmp_path, monkeypatch):
     when = px.Checkpoints(
         tmp_path / "c",
@@ -397,7 +400,10 @@ while True:
 def test_thirty_kills(tmp_path):
     """Processes that are killed at any moment: each goes on from the last save of the one before."""
     folder = tmp_path / "c"
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    paths = [
+        str(Path(__file__).parent),
+        str(Path(__file__).parents[2]),
+    ]
     program = PROGRAM.format(
         paths=paths,
         folder=str(folder),

@@ -104,7 +104,10 @@ def test_server_processes_and_tables_on_every_machine_have_the_same_bits():
 
 def test_runners_that_share_a_table_have_the_bits_of_one(tmp_path):
     sharing = TableSharing(process=0)
-    same(trained(folder=tmp_path, table_sharing=sharing, partitions=2), trained())
+    same(
+        trained(folder=tmp_path, table_sharing=sharing, partitions=2),
+        trained(),
+    )
 
 
 def test_runners_that_share_a_table_have_seeds_of_their_own(tmp_path):
@@ -120,7 +123,14 @@ def test_runners_that_share_a_table_have_seeds_of_their_own(tmp_path):
     assert (first.params["words"] != rounded(PARAMS["words"], "int8")).any()
 
 
-@pytest.mark.parametrize("tx", [optax.adagrad(0.1), rowwise_adagrad(0.1), optax.adam(0.1)])
+@pytest.mark.parametrize(
+    "tx",
+    [
+        optax.adagrad(0.1),
+        rowwise_adagrad(0.1),
+        optax.adam(0.1),
+    ],
+)
 def test_each_checkpoint_of_a_chain_is_restored_to_the_bit(tx, tmp_path):
     options = {"tx": tx, "table_mode": "lazy"}
     runner = make(**options)
@@ -167,8 +177,16 @@ def test_tables_are_chosen_by_pattern_and_stacked_alike():
     def total(params, batch):
         return jnp.mean(sum(params[name][batch["ids"]].sum(axis=1) for name in names) ** 2)
 
-    config = px.ParallaxConfig(alpha_threshold=2, row_dtype={"t?": "int8", "t11": "float8_e4m3fn"})
-    runner = px.get_runner(total, params, optax.sgd(2.0**-6), config=config)
+    config = px.ParallaxConfig(
+        alpha_threshold=2,
+        row_dtype={"t?": "int8", "t11": "float8_e4m3fn"},
+    )
+    runner = px.get_runner(
+        total,
+        params,
+        optax.sgd(2.0**-6),
+        config=config,
+    )
     runner.run({"ids": np.arange(4)})
     explained = runner.explain(compiled=False)
     assert explained["t3"].choice.endswith("rows in int8")
@@ -182,8 +200,22 @@ def test_tables_are_chosen_by_pattern_and_stacked_alike():
 def test_rows_are_assigned_and_added():
     runner = trained()
     before = runner.params["words"]
-    runner.assign_rows("words", [3], np.full((1, 3), 0.1))
-    assert (runner.params["words"][3] == rounded(np.full((1, 3), 0.1, np.float32), "int8")).all()
+    runner.assign_rows(
+        "words",
+        [3],
+        np.full((1, 3), 0.1),
+    )
+    assert (
+        runner.params["words"][3]
+        == rounded(
+            np.full(
+                (1, 3),
+                0.1,
+                np.float32,
+            ),
+            "int8",
+        )
+    ).all()
     assert (np.delete(runner.params["words"], 3, 0) == np.delete(before, 3, 0)).all()
     runner.grow_rows("tags", np.ones((2, 3)))
     runner.run(batch(9))

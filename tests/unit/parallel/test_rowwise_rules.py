@@ -80,7 +80,10 @@ def test_one_table_and_a_matrix():
         return jnp.mean((params["table"][batch["ids"][:, 0]] @ params["w"] - batch["y"]) ** 2)
 
     tx = RULES["adam with a first moment"]
-    params = {"table": PARAMS["tables"]["t0"], "w": PARAMS["w"][:3]}
+    params = {
+        "table": PARAMS["tables"]["t0"],
+        "w": PARAMS["w"][:3],
+    }
     runner = make(tx, read_one, params, partitions=3)
     for seed in range(3):
         runner.run(batch(seed))

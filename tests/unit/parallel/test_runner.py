@@ -240,7 +240,10 @@ def test_local_aggregation_lets_a_row_travel_once():
         metrics = runner.run(a_batch([1] * 8))  # row 1 is at machine 1: machine 0 needs it
         traffic[together] = metrics.traffic.per_machine("['table']")
         assert metrics.traffic.balanced
-    assert traffic == {True: 2 * 2 * 16 / 2, False: 2 * 2 * 2 * 16 / 2}
+    assert traffic == {
+        True: 2 * 2 * 16 / 2,
+        False: 2 * 2 * 2 * 16 / 2,
+    }
 
 
 def test_scalars_travel_between_servers_in_place_of_gradients():
@@ -275,7 +278,10 @@ def test_rows_are_cast_where_fewer_bytes_travel():
     )
 
 
-@pytest.mark.parametrize("sizes", [(1, 1), (2,)])
+@pytest.mark.parametrize(
+    "sizes",
+    [(1, 1), (2,)],
+)
 def test_rows_are_cut_where_fewer_bytes_travel(sizes):
     def part(params, batch):
         rows = params["table"][batch["ids"]]
@@ -347,14 +353,21 @@ def test_what_of_rows_is_read(read, dtype, columns):
     assert Readings(program, narrow=False).for_batch(ids)["['t']"] == (None, None)
 
 
-@pytest.mark.parametrize("scale", [jnp.asarray(1.5), np.float32(1.5)])
+@pytest.mark.parametrize(
+    "scale",
+    [jnp.asarray(1.5), np.float32(1.5)],
+)
 def test_rows_are_cut_as_the_program_reads_them_which_gets_no_weak_types(scale):
     def loss(params, batch):
         factor = params["w"] * batch["scale"]  # float32, or bfloat16 if the scale's type is weak
         return jnp.mean(params["t"][batch["ids"]].astype(factor.dtype) * factor)
 
     params = {
-        "t": np.full((64, 4), 1 + 2**-10, np.float32),
+        "t": np.full(
+            (64, 4),
+            1 + 2**-10,
+            np.float32,
+        ),
         "w": np.ones(4, jnp.bfloat16),
     }
     runner = px.get_runner(
@@ -399,7 +412,10 @@ def test_aggregated_gradients_can_be_read():
         rtol=1e-6,
     )
     assert fetched["norms"]["w"] == pytest.approx(float(jnp.linalg.norm(grads["w"])), rel=1e-6)
-    assert fetched["global_norm"] == pytest.approx(float(optax.tree.norm(grads)), rel=1e-6)
+    assert fetched["global_norm"] == pytest.approx(
+        float(optax.tree.norm(grads)),
+        rel=1e-6,
+    )
 
 
 def test_the_search_runs_while_training_and_settles():

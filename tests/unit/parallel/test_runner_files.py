@@ -29,7 +29,12 @@ def loss(params, batch):
 
 def machines():
     first, second = jax.local_devices()[:2]
-    return Resources((Machine("a", (first,)), Machine("b", (second,))))
+    return Resources(
+        (
+            Machine("a", (first,)),
+            Machine("b", (second,)),
+        )
+    )
 
 
 FIRST = {
@@ -85,7 +90,11 @@ def test_what_is_restored_before_the_first_batch_is_there_at_once(tmp_path, opti
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("options", [{}, {"keep_dense": ("table",)}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"keep_dense": ("table",)}],
+    ids=str,
+)
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_table_with_another_number_of_rows_is_refused(tmp_path, options, begun):
     trained(**options).save(tmp_path / "c")
@@ -222,7 +231,11 @@ def test_axes_of_rows_that_no_runner_wrote_are_told(tmp_path, axes):
             read(tmp_path / "c")
 
 
-@pytest.mark.parametrize("axes", [[2], [0, 7], [1], [0, 1]], ids=str)
+@pytest.mark.parametrize(
+    "axes",
+    [[2], [0, 7], [1], [0, 1]],
+    ids=str,
+)
 def test_axes_of_rows_of_another_table_are_told(tmp_path, axes):
     trained().save(tmp_path / "c")
     forge(tmp_path / "c", {"axes": {TABLE: axes}})
@@ -249,7 +262,11 @@ def test_a_checkpoint_from_before_there_were_axes_is_read(tmp_path):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("begun", [False, True])
-@pytest.mark.parametrize("options", [{}, {"keep_dense": ("table",)}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"keep_dense": ("table",)}],
+    ids=str,
+)
 @pytest.mark.parametrize(
     ("tx", "expected"),
     [
@@ -299,7 +316,10 @@ def test_errors_write_variables_as_explanations_do(tmp_path):
     with pytest.raises(
         TableError, match=r"^tx, table `table`: expected an update that works row by row"
     ):
-        make(optax.adafactor(0.1, min_dim_size_to_factor=2), run_option="ps").build(BATCH)
+        make(
+            optax.adafactor(0.1, min_dim_size_to_factor=2),
+            run_option="ps",
+        ).build(BATCH)
     runner = make()
     exploded = BATCH | {"y": np.full(4, 1e38, np.float32)}
     with pytest.raises((ParameterError, TableError)) as error:

@@ -27,7 +27,12 @@ def loss(params, batch):
 
 def machines():
     first, second = jax.local_devices()[:2]
-    return Resources((Machine("a", (first,)), Machine("b", (second,))))
+    return Resources(
+        (
+            Machine("a", (first,)),
+            Machine("b", (second,)),
+        )
+    )
 
 
 @pytest.fixture(scope="module")

@@ -62,8 +62,20 @@ def test_a_loader_can_be_iterated_again():
 
 def test_one_replicas_part():
     assert px.shard(np.arange(6), index=1, count=3).tolist() == [1, 4]
-    assert list(px.shard(iter(range(7)), index=1, count=3)) == [1, 4]
-    assert list(px.shard(Dataset(range(7)), index=2, count=3)) == [2, 5]
+    assert list(
+        px.shard(
+            iter(range(7)),
+            index=1,
+            count=3,
+        )
+    ) == [1, 4]
+    assert list(
+        px.shard(
+            Dataset(range(7)),
+            index=2,
+            count=3,
+        )
+    ) == [2, 5]
 
 
 def test_a_joined_batch_is_cut_and_scalars_go_to_all():
@@ -78,7 +90,10 @@ def test_a_joined_batch_is_cut_and_scalars_go_to_all():
 def test_numbers_of_python_become_arrays():
     for parts in (
         split_batch({"x": np.arange(4), "rate": 2.0}, 2),
-        split_batch(px.Parts(({"rate": 2.0},) * 2), 2),
+        split_batch(
+            px.Parts(({"rate": 2.0},) * 2),
+            2,
+        ),
     ):
         assert [(part["rate"].shape, part["rate"].dtype.kind) for part in parts] == [((), "f")] * 2
 
@@ -91,16 +106,41 @@ def test_numbers_of_python_become_arrays():
             "a leading size above 0 that 2 replicas divide, got 5",
         ),
         (
-            lambda: split_batch({"a": np.arange(4), "b": np.arange(2)}, 2),
+            lambda: split_batch(
+                {"a": np.arange(4), "b": np.arange(2)},
+                2,
+            ),
             "leaf `b`: expected the leading size of `a`, 4",
         ),
-        (lambda: split_batch(px.Parts((1, 2)), 3), "3 parts, one for each replica"),
         (
-            lambda: split_batch(px.Parts((np.zeros(2), np.zeros(3))), 2),
+            lambda: split_batch(
+                px.Parts((1, 2)),
+                3,
+            ),
+            "3 parts, one for each replica",
+        ),
+        (
+            lambda: split_batch(
+                px.Parts(
+                    (
+                        np.zeros(2),
+                        np.zeros(3),
+                    )
+                ),
+                2,
+            ),
             "part 1: expected the shapes and dtypes of",
         ),
         (
-            lambda: split_batch(px.Parts((np.zeros(2), np.zeros(2, int))), 2),
+            lambda: split_batch(
+                px.Parts(
+                    (
+                        np.zeros(2),
+                        np.zeros(2, int),
+                    )
+                ),
+                2,
+            ),
             "of part 0, .*float32.* got .*int32",
         ),
         (lambda: px.shard(np.arange(3)), "at least 4 rows"),

@@ -54,7 +54,10 @@ def batch(seed, process=None):
     ids = rng.integers(0, 20, 8)
     if process is not None:  # its own rows
         ids = 2 * (ids // 2) + process
-    return {"ids": ids, "y": rng.normal(size=8).astype(np.float32)}
+    return {
+        "ids": ids,
+        "y": rng.normal(size=8).astype(np.float32),
+    }
 
 
 def sharers(folder, writers, **options):
@@ -133,7 +136,10 @@ def test_lock_free_runners_train_one_table_and_each_its_own_dense_variables(tmp_
         )
         assert shared[own].run(part).loss == pytest.approx(float(value), rel=1e-5)
         # The other one goes on with the table and its state.
-        plain[other] = {**plain[other], "net/words": plain[own]["net/words"]}
+        plain[other] = {
+            **plain[other],
+            "net/words": plain[own]["net/words"],
+        }
         of_rows = states[own][0].sum_of_squares["net/words"]
         sums = {**states[other][0].sum_of_squares, "net/words": of_rows}
         states[other] = (
@@ -237,7 +243,8 @@ def test_new_parameters_are_written_to_the_process_s_own_rows(tmp_path):
     part = batch(1, 1)
     assert runners[1].run(part).loss == alone.run(part).loss
     np.testing.assert_array_equal(
-        runners[0].params["net/words"][1::2], alone.params["net/words"][1::2]
+        runners[0].params["net/words"][1::2],
+        alone.params["net/words"][1::2],
     )
 
 

@@ -43,7 +43,13 @@ def make(tx, *names, **options):
     if names:
         machines = [Machine(n, (RemoteDevice(n, 0),), address="localhost") for n in names]
     config = px.ParallaxConfig(alpha_threshold=2.0, **options)
-    return px.get_runner(loss, PARAMS, tx, Resources(tuple(machines)), config)
+    return px.get_runner(
+        loss,
+        PARAMS,
+        tx,
+        Resources(tuple(machines)),
+        config,
+    )
 
 
 def trained(tx, seeds, change=lambda state: state):
@@ -51,7 +57,11 @@ def trained(tx, seeds, change=lambda state: state):
     state = change(tx.init(PARAMS))
     step = jax.jit(jax.grad(loss))
     for seed in seeds:
-        updates, state = tx.update(step(params, batch(seed)), state, params)
+        updates, state = tx.update(
+            step(params, batch(seed)),
+            state,
+            params,
+        )
         params = optax.apply_updates(params, updates)
     return params, state
 
@@ -61,7 +71,12 @@ def test_a_table_and_dense_parameters_skip_together():
     split = split_rows(SKIPS, PARAMS, ["['table']"], check_finite=False)
     dense, rows = split.params.split(PARAMS)
     rule = split.rules["['table']"]
-    table = Table(rows["['table']"][0], rule, partitions=3, mode="faithful")
+    table = Table(
+        rows["['table']"][0],
+        rule,
+        partitions=3,
+        mode="faithful",
+    )
     shared = SharedVariables(split, dense, split.init(dense))
     params = PARAMS
     state = SKIPS.init(PARAMS)

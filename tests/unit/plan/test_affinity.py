@@ -80,7 +80,10 @@ def rnn(replicas=1):
             fields=("t", "length"),
         )
         h = ag.phi("h")
-        x = ag.ppt("embed", amp.nn.Embed(5, 4))(tokens)
+        x = ag.ppt(
+            "embed",
+            amp.nn.Embed(5, 4),
+        )(tokens)
         linear = ag.ppt("linear1", amp.nn.Linear(8, 4))
         pre = ag.concat(x, h, name="concat")
         if replicas == 1:
@@ -163,7 +166,10 @@ def sharing(worker=None, *, of_owner=None):
 
 
 @pytest.mark.parametrize("rule", ["default", "paper", "coloured"])
-@pytest.mark.parametrize("pins", [(None, None), (2, None), (None, 2), (2, 2)])
+@pytest.mark.parametrize(
+    "pins",
+    [(None, None), (2, None), (None, 2), (2, 2)],
+)
 def test_nodes_that_share_parameters_share_a_worker(rule, pins):
     graph = sharing(pins[0], of_owner=pins[1])
     for memory in (
@@ -191,7 +197,14 @@ def test_a_map_must_not_part_nodes_that_share_parameters():
     text = r"affinity map, node `d`: expected worker 1, that of `b`, whose parameters it shares, got worker 0\. Put the two on one worker\."
     with pytest.raises(SettingsError, match=text):
         assign(sharing(), 2, homes)
-    assert assign(sharing(), 2, homes | {"d": 1})["d"] == 1
+    assert (
+        assign(
+            sharing(),
+            2,
+            homes | {"d": 1},
+        )["d"]
+        == 1
+    )
 
 
 def test_paper_light_nodes_spread_over_the_rest_and_depend_on_the_seed():
@@ -234,7 +247,11 @@ def test_neighbours_are_those_within_k_hops(steps, hops):
     payload = through(wires, control) & ~control & ~control[:, None]
     one_hop = through(payload | payload.T, ~heavy_) & heavy_ & heavy_[:, None]
     within = (
-        np.linalg.matrix_power((one_hop | np.eye(len(nodes), dtype=bool)).astype(float), hops) > 0
+        np.linalg.matrix_power(
+            (one_hop | np.eye(len(nodes), dtype=bool)).astype(float),
+            hops,
+        )
+        > 0
     )
     near = heavy_neighbours(graph, hops)
     assert near == {

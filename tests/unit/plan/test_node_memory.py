@@ -22,8 +22,15 @@ def layers(n: int = 3, **options: Any) -> ag.Graph:
     with ag.Graph() as graph:
         x = ag.pump("x", (8,))
         for i in range(n):
-            x = ag.ppt(f"linear{i}", amp.nn.Linear(8, 8), **options)(x)
-        ag.loss("loss", lambda x: (x**2).mean())(x)
+            x = ag.ppt(
+                f"linear{i}",
+                amp.nn.Linear(8, 8),
+                **options,
+            )(x)
+        ag.loss(
+            "loss",
+            lambda x: (x**2).mean(),
+        )(x)
     return graph
 
 

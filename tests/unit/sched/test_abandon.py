@@ -52,7 +52,10 @@ def rest(side, n):
 @pytest.mark.parametrize(
     "name", ["sequences", "trees", "questions, edge by edge", "tagger", "pondering", "experts"]
 )
-@pytest.mark.parametrize(("n", "done"), [(5, None), (30, 24), (71, None)])
+@pytest.mark.parametrize(
+    ("n", "done"),
+    [(5, None), (30, 24), (71, None)],
+)
 def test_what_follows_is_as_before(name, n, done):
     """The pass that follows is decided as by another scheduler that has counted the same."""
     side = side_of(name)

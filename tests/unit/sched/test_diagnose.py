@@ -40,7 +40,13 @@ def test_laws_hold_after_every_event(name):
     settings = SchedulerSettings(intervals=intervals, max_active_keys=3, max_dispatch_size=16)
     n = 2
     for train in (True, False):
-        assert list(in_virtual_time(Scheduled(plan, settings, data, train, check=True), n, 2))
+        assert list(
+            in_virtual_time(
+                Scheduled(plan, settings, data, train, check=True),
+                n,
+                2,
+            )
+        )
 
 
 @pytest.mark.parametrize("seed", [1, 11, 21])
@@ -51,7 +57,12 @@ def test_laws_hold_on_random_graphs(seed):
     settings = SchedulerSettings(
         max_active_keys=2, max_dispatch_size=8, policy=policy, flush_every=2
     )
-    assert list(at_once(Scheduled(plan, settings, case.instances, check=True), 3))
+    assert list(
+        at_once(
+            Scheduled(plan, settings, case.instances, check=True),
+            3,
+        )
+    )
 
 
 def half_way(n_dispatches=9):
@@ -171,7 +182,11 @@ def refused(graph, data, fuse=False, ids=None):
     return str(error.value), [str(one) for one in find_waiting(plan, space.joins, space.groups)]
 
 
-@pytest.mark.parametrize(("graph", "data", "settings", "text"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    ("graph", "data", "settings", "text"),
+    CASES.values(),
+    ids=CASES,
+)
 def test_who_would_wait_for_ever(graph, data, settings, text):
     """The list of who waits for what and from where it should come is that of a scheduler that stands still; what has run is what would run."""
     told, who = refused(graph, data, settings.get("fuse", False))
@@ -371,7 +386,14 @@ def test_stories_of_programs_that_have_been_given_up():
     assert all(
         line.endswith(f"State(instance={i})") or " more" in line for i in (0, 1) for line in told[i]
     )
-    assert story(s, 0, {plan.layout.fields[0]: 0}) == []
+    assert (
+        story(
+            s,
+            0,
+            {plan.layout.fields[0]: 0},
+        )
+        == []
+    )
     assert re.search(
         r"; first message State\(instance=0\); its story:\n  dispatch 1: forward",
         describe(s, next(iter(s.log))),

@@ -22,7 +22,14 @@ def keys_of(numbers, ids, salt=1):
         ),
         np.full(4, -1, np.int64),
     )
-    assert loops.find(numbers, np.asarray(ids, np.int64), salt, *nobody, keys, places) == len(ids)
+    assert loops.find(
+        numbers,
+        np.asarray(ids, np.int64),
+        salt,
+        *nobody,
+        keys,
+        places,
+    ) == len(ids)
     assert (places == -1).all()
     return keys
 
@@ -33,7 +40,10 @@ NUMBERS = st.lists(
 )
 
 
-@given(st.lists(NUMBERS, min_size=1, max_size=8), st.randoms(use_true_random=False))
+@given(
+    st.lists(NUMBERS, min_size=1, max_size=8),
+    st.randoms(use_true_random=False),
+)
 def test_keys_are_the_same_where_the_same_is_pumped_in_the_same_order(pumped, random):
     """However the lines of different instances are mixed."""
     lines = []
@@ -47,7 +57,12 @@ def test_keys_are_the_same_where_the_same_is_pumped_in_the_same_order(pumped, ra
     taken = [iter(own) for own in pumped]
     mixed = []
     for i in order:
-        mixed.append((lines[i][0], next(taken[lines[i][0]])))
+        mixed.append(
+            (
+                lines[i][0],
+                next(taken[lines[i][0]]),
+            )
+        )
     table = np.array(
         [(k, *line) for k, line in mixed],
         np.int64,
@@ -56,7 +71,10 @@ def test_keys_are_the_same_where_the_same_is_pumped_in_the_same_order(pumped, ra
         COLUMNS,
     )
     keys = []
-    for key in keys_of(table, np.zeros(len(pumped))).tolist():
+    for key in keys_of(
+        table,
+        np.zeros(len(pumped)),
+    ).tolist():
         keys.append(tuple(key))
     for a in range(len(pumped)):
         for b in range(a):
@@ -78,7 +96,12 @@ def test_small_numbers_in_any_order_differ_in_either_half_of_a_key():
         axis=2,
     ).reshape(-1, 4)
     keys = keys_of(
-        np.column_stack([np.repeat(np.arange(n), 2), lines]),
+        np.column_stack(
+            [
+                np.repeat(np.arange(n), 2),
+                lines,
+            ]
+        ),
         np.zeros(n),
     )
     assert len(np.unique(keys[:, 0])) == len(np.unique(keys[:, 1])) == n
@@ -106,7 +129,12 @@ def test_an_instances_number_and_the_salt_tell_apart():
     )
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=120))
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.integers(0, 40)),
+        max_size=120,
+    )
+)
 def test_what_is_entered_is_found_until_it_is_removed(events):
     """A dictionary is the oracle. Of 128 entries up to 120 get used, so that searches go past others, and past removed ones."""
     numbers = np.array(

@@ -70,7 +70,14 @@ def random_bodies():
 def edge_data():
     result = []
     for k, n in enumerate((4, 2, 5)):
-        result.append(chains.instance(np.random.default_rng(k), n, 3 * n, 2))
+        result.append(
+            chains.instance(
+                np.random.default_rng(k),
+                n,
+                3 * n,
+                2,
+            )
+        )
     return result
 
 

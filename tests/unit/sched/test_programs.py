@@ -25,7 +25,12 @@ def planned(name):
     return make_plan(graph, assign(graph, 1)), data
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.integers(0, 9)),
+        max_size=40,
+    )
+)
 def test_extents_never_overlap_and_are_used_again(events):
     extents = Extents()
     held = {}

@@ -54,7 +54,12 @@ def test_a_compiled_policy_decides_as_its_function_does(name):
 @pytest.mark.slow
 def test_loops_do_the_same_uncompiled():
     """In a process of its own, since Numba reads the variable when it is imported; which is not before a scheduler is made."""
-    path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    path = os.pathsep.join(
+        [
+            str(TESTS),
+            str(TESTS.parent),
+        ]
+    )
     env = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": path}
     command = [sys.executable, "-m", "support.uncompiled"]
     told = json.loads(
@@ -191,7 +196,12 @@ def test_decided_ahead_or_one_by_one(policy):
     settings = SchedulerSettings(
         intervals=intervals, max_active_keys=3, max_dispatch_size=4, policy=policy
     )
-    expected = list(at_once(Scheduled(plan, settings, data), len(data)))
+    expected = list(
+        at_once(
+            Scheduled(plan, settings, data),
+            len(data),
+        )
+    )
     one = Scheduled(plan, settings, data)
     s = one.scheduler
     left = np.arange(len(data))

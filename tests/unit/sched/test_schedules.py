@@ -45,10 +45,21 @@ ALONE = [
 ]
 
 
-@pytest.mark.parametrize("name", [name for name in ALONE if "pumped later" not in name])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in ALONE if "pumped later" not in name],
+)
 def test_schedules_are_the_same_where_a_table_tells_costs(name):
     case = CASES[name]
-    assert digest(case.func(Scheduled, **case.keywords | {"drive": by_table})) == FROZEN[name]
+    assert (
+        digest(
+            case.func(
+                Scheduled,
+                **case.keywords | {"drive": by_table},
+            )
+        )
+        == FROZEN[name]
+    )
 
 
 def test_all_that_is_frozen_is_compared():
@@ -112,7 +123,11 @@ def test_slots_are_never_shared():
                 )
                 assert not own.keys() & held.keys()
                 held |= own
-            for port, slots in zip(stage.ports, rows[: len(stage.ports)], strict=True):
+            for port, slots in zip(
+                stage.ports,
+                rows[: len(stage.ports)],
+                strict=True,
+            ):
                 if port.space >= 0:
                     assert all((port.arena, slot) in held for slot in slots.tolist())
             s.done(d)

@@ -45,7 +45,11 @@ class IntegerMachine(RuleBasedStateMachine):
         policy=st.sampled_from(sorted(POLICIES)),
         max_dispatch_size=st.sampled_from([1, 2, 64]),
         interval=st.integers(1, 5),
-        homes=st.lists(st.integers(0, WORKERS - 1), min_size=12, max_size=12),
+        homes=st.lists(
+            st.integers(0, WORKERS - 1),
+            min_size=12,
+            max_size=12,
+        ),
         flush_every=st.sampled_from([None, None, 3]),
         fuse=st.booleans(),
         stashed=st.booleans(),
@@ -140,7 +144,10 @@ class IntegerMachine(RuleBasedStateMachine):
         self.scheduler.done(self.under_way[worker].popleft())
 
     @precondition(lambda self: not any(self.under_way))
-    @rule(worker=st.integers(0, WORKERS - 1), most=st.integers(1, 9))
+    @rule(
+        worker=st.integers(0, WORKERS - 1),
+        most=st.integers(1, 9),
+    )
     def ahead(self, worker, most):
         self.scheduler.ahead(worker, most)
 

@@ -156,7 +156,12 @@ def on_hosts(
     return amp.simulate(
         graphs.chain(2),
         graphs.chain_data(40),
-        cost=lambda plan: ClusterCost(plan, profile(host_ns, device_ns), cores, link),
+        cost=lambda plan: ClusterCost(
+            plan,
+            profile(host_ns, device_ns),
+            cores,
+            link,
+        ),
         workers=workers,
         max_dispatch_size=1,
         max_active_keys=8,
@@ -196,7 +201,10 @@ def _plan():
     return plan_for(graphs.chain(2), settings, None, range(2))
 
 
-@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "wrong",
+    [-1.0, float("nan"), float("inf")],
+)
 def test_times_of_a_link_that_are_none(wrong):
     with pytest.raises(
         SettingsError, match="LinkTimes: expected numbers of nanoseconds of at least 0"
@@ -204,7 +212,10 @@ def test_times_of_a_link_that_are_none(wrong):
         LinkTimes(byte_ns=wrong)
 
 
-@pytest.mark.parametrize("spaces", [(0,), (0, 1)])
+@pytest.mark.parametrize(
+    "spaces",
+    [(0,), (0, 1)],
+)
 def test_a_round_that_is_not_full_is_updated_at_the_end_of_the_data(spaces):
     s = scheduler_for(
         graphs.chain(2),
@@ -222,7 +233,10 @@ def test_a_round_that_is_not_full_is_updated_at_the_end_of_the_data(spaces):
         [InstanceSource(s, Pass(data, np.arange(10)))],
         [Told(s, issued.append)],
     )
-    HostedDriver(loop, HostedCost(s.plan, profile(1, 1), 2)).run()
+    HostedDriver(
+        loop,
+        HostedCost(s.plan, profile(1, 1), 2),
+    ).run()
     assert sorted(change.node for dispatch in issued for change in dispatch.changes) == 3 * [
         "f0"
     ] + 3 * ["f1"]

@@ -204,7 +204,10 @@ def test_a_sink_which_training_never_reaches_takes_no_time():
             amp.nn.Linear(2, 2),
         )(ag.pump("x", (2,)))
         ag.sink("seen", y)
-        ag.loss("squared", lambda y, label: ((y - label) ** 2).sum())(
+        ag.loss(
+            "squared",
+            lambda y, label: ((y - label) ** 2).sum(),
+        )(
             y,
             ag.pump("label"),
         )
@@ -259,7 +262,11 @@ def test_dispatches_that_a_run_issues_in_one_call_are_measured_so(monkeypatch):
     data = graphs.rnn_data([6] * 8)
     with monkeypatch.context() as patch:
         patch.setattr(Executor, "run", noted)
-        amp.Trainer(graphs.rnn(), optax.sgd(0.1), **settings).fit(
+        amp.Trainer(
+            graphs.rnn(),
+            optax.sgd(0.1),
+            **settings,
+        ).fit(
             data,
             progress=False,
         )
@@ -275,7 +282,15 @@ def test_a_call_for_several_dispatches_is_shared_out_among_them():
     note(found, "times", "forward a", [3, 4, 4], 900)
     note(found, "times", "forward a", [4], 100)
     note(found, "times", "forward a", [8], None)
-    assert found == {"times": {"forward a": {3: [300], 4: [300, 300, 100], 8: []}}}
+    assert found == {
+        "times": {
+            "forward a": {
+                3: [300],
+                4: [300, 300, 100],
+                8: [],
+            }
+        }
+    }
 
 
 def test_what_predictions_alone_need_is_measured_too():
@@ -286,7 +301,10 @@ def test_what_predictions_alone_need_is_measured_too():
             amp.nn.Linear(2, 2),
         )(ag.pump("x", (2,)))
         ag.sink("seen", y)
-        ag.loss("squared", lambda y: (y**2).sum())(y)
+        ag.loss(
+            "squared",
+            lambda y: (y**2).sum(),
+        )(y)
     data = []
     for _ in range(4):
         data.append({"x": np.ones(2, np.float32)})

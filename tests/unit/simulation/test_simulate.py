@@ -24,8 +24,14 @@ def chain(layers: int = 2) -> ag.Graph:
     with ag.Graph() as graph:
         x = ag.pump("x", (8,))
         for i in range(layers):
-            x = ag.ppt(f"linear{i}", amp.nn.Linear(8, 8))(x)
-        ag.loss("loss", lambda x: (x**2).mean())(x)
+            x = ag.ppt(
+                f"linear{i}",
+                amp.nn.Linear(8, 8),
+            )(x)
+        ag.loss(
+            "loss",
+            lambda x: (x**2).mean(),
+        )(x)
     return graph
 
 
@@ -51,7 +57,10 @@ def test_one_layer_takes_its_flops_time() -> None:
         max_active_keys=1,
     )
     assert found.instances == 10
-    assert found.seconds == pytest.approx(10 * (3 * LINEAR + 64) / 1e9, rel=1e-6)
+    assert found.seconds == pytest.approx(
+        10 * (3 * LINEAR + 64) / 1e9,
+        rel=1e-6,
+    )
     assert found.per_s == pytest.approx(10 / found.seconds)
 
 
@@ -75,7 +84,13 @@ def test_four_replicas_give_three_and_a_half_times_the_throughput() -> None:
     """AMPNet's figure 4b in virtual time; the experiment's command does the same with more sequences."""
     from experiments.virtual import VirtualOptions, main
 
-    rows = main(VirtualOptions(replicas=(1, 4), max_active_keys=(16,), n=8000))
+    rows = main(
+        VirtualOptions(
+            replicas=(1, 4),
+            max_active_keys=(16,),
+            n=8000,
+        )
+    )
     assert rows[-1]["replicas"] == 4 and rows[-1]["ratio"] >= 3.5
 
 
@@ -141,7 +156,13 @@ def test_between_hosts_a_transfer_takes_the_time_of_their_link() -> None:
         }
         cost = partial(FlopsCost, flops=math.inf, workers_per_host=workers_per_host, **links)
         affinity = {"linear0": 0, "linear1": 1, "loss": 1}
-        return simulate(chain(), vectors(1), cost=cost, workers=2, affinity=affinity).seconds
+        return simulate(
+            chain(),
+            vectors(1),
+            cost=cost,
+            workers=2,
+            affinity=affinity,
+        ).seconds
 
     assert seconds(None) == seconds(2) == pytest.approx(2 * 11e-9)
     assert seconds(1) == pytest.approx(2 * 2000e-9)
@@ -204,4 +225,11 @@ def test_rates_must_be_above_zero():
             vectors(1),
             cost=partial(FlopsCost, workers_per_host=0),
         )
-    assert simulate(chain(), vectors(3), cost=partial(FlopsCost, flops=math.inf)).seconds == 0
+    assert (
+        simulate(
+            chain(),
+            vectors(3),
+            cost=partial(FlopsCost, flops=math.inf),
+        ).seconds
+        == 0
+    )

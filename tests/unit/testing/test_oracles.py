@@ -44,7 +44,12 @@ def fused_wrongly(w, x):
 
 
 def loops(w, x):
-    x = jax.lax.scan(lambda c, _: (jnp.tanh(c * w), c), x, None, length=3)[0]
+    x = jax.lax.scan(
+        lambda c, _: (jnp.tanh(c * w), c),
+        x,
+        None,
+        length=3,
+    )[0]
     return jax.lax.fori_loop(
         0,
         2,
@@ -101,7 +106,10 @@ def one_node(body, shape=(D,), value=0.7):
             params=np.full(shape, value, np.float32),
         )(ag.pump("x", shape))
         ag.sink("y", y)
-        ag.loss("loss", lambda y: 0.5 * jnp.sum(y * y))(y)
+        ag.loss(
+            "loss",
+            lambda y: 0.5 * jnp.sum(y * y),
+        )(y)
     return g
 
 
@@ -124,7 +132,10 @@ def test_single_operations_are_compiled_only(caplog):
                 body,
                 params=np.full(unused, 0.7, np.float32),
             )(y)
-        ag.loss("loss", lambda y: 0.5 * jnp.sum(y * y))(y)
+        ag.loss(
+            "loss",
+            lambda y: 0.5 * jnp.sum(y * y),
+        )(y)
     params = {}
     for body in bodies:
         params[body.__name__] = np.full(unused, 0.7, np.float32)
@@ -184,7 +195,11 @@ def test_single_precision_is_widened_and_nothing_else():
         half = ag.pump("half", (D,), "bfloat16")
         ag.sink(
             "y",
-            ag.ppt("node", body, params=np.ones(D, np.float32))(
+            ag.ppt(
+                "node",
+                body,
+                params=np.ones(D, np.float32),
+            )(
                 x,
                 n,
                 half,

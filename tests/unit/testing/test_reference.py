@@ -57,7 +57,10 @@ def test_perceptron_with_metrics():
                 amp.nn.Linear(6, D),
             )(x)
         )
-        logits = ag.ppt("l2", amp.nn.Linear(D, 3))(h)
+        logits = ag.ppt(
+            "l2",
+            amp.nn.Linear(D, 3),
+        )(h)
         ag.sink("logits", logits)
         ag.loss("xent", score)(logits, label)
     rng = np.random.default_rng(0)
@@ -86,7 +89,12 @@ def test_perceptron_with_metrics():
         int(np.argmax(logits) == d["label"])
         for (_, logits), d in zip(got.outputs["logits"], data, strict=True)
     ]
-    assert got.metrics == pytest.approx({"accuracy": np.mean(hits), "pair": np.mean(hits)})
+    assert got.metrics == pytest.approx(
+        {
+            "accuracy": np.mean(hits),
+            "pair": np.mean(hits),
+        }
+    )
     compiled = reference(g, init_params(g), data, jit=True)
     plain = reference(g, init_params(g), data, gradients=False)
     assert plain.grads == {} and plain.loss == got.loss
@@ -103,7 +111,10 @@ def test_recurrent_network_on_variable_lengths():
         )
         label = ag.pump("label", (), "int32")
         h = ag.phi("h")
-        x = ag.ppt("embed", amp.nn.Embed(14, D))(tokens)
+        x = ag.ppt(
+            "embed",
+            amp.nn.Embed(14, D),
+        )(tokens)
         z = ag.npt("relu", jax.nn.relu)(
             ag.ppt(
                 "linear1",
@@ -121,7 +132,10 @@ def test_recurrent_network_on_variable_lengths():
         )
         h.connect(h0, more)
         ag.loss("xent", cross_entropy, join=("instance",))(
-            ag.ppt("linear2", amp.nn.Linear(D, 10))(done),
+            ag.ppt(
+                "linear2",
+                amp.nn.Linear(D, 10),
+            )(done),
             label,
         )
     rng = np.random.default_rng(1)
@@ -156,7 +170,11 @@ def test_recurrent_network_on_variable_lengths():
         return cross_entropy(linear(p["linear2"], h), d["label"])
 
     got = assert_equal(g, data, by_hand)
-    assert got.rows == {"embed": sum(lengths), "linear1": sum(lengths), "linear2": len(lengths)}
+    assert got.rows == {
+        "embed": sum(lengths),
+        "linear1": sum(lengths),
+        "linear2": len(lengths),
+    }
 
 
 def cell(p, left, right):
@@ -175,7 +193,10 @@ def test_binary_tree_with_parent_pointers():
         label = ag.pump("label", (), "int32", ("v",))
         nodes = ag.phi("nodes")
         ag.loss("xent", cross_entropy, join=("v",))(
-            ag.ppt("out", amp.nn.Linear(D, 3))(nodes),
+            ag.ppt(
+                "out",
+                amp.nn.Linear(D, 3),
+            )(nodes),
             label,
         )
         root, child = ag.cond(nodes, lambda s: s.v == 1)
@@ -200,7 +221,10 @@ def test_binary_tree_with_parent_pointers():
             right,
         )
         nodes.connect(
-            ag.ppt("embed", amp.nn.Embed(7, D))(leaves),
+            ag.ppt(
+                "embed",
+                amp.nn.Embed(7, D),
+            )(leaves),
             join,
         )
     rng = np.random.default_rng(2)
@@ -228,8 +252,20 @@ def test_binary_tree_with_parent_pointers():
     ]
 
     def by_hand(p, d):
-        leaf = dict(zip(d["leaves"].fields["v"], d["leaves"].payload, strict=True))
-        label = dict(zip(d["label"].fields["v"], d["label"].payload, strict=True))
+        leaf = dict(
+            zip(
+                d["leaves"].fields["v"],
+                d["leaves"].payload,
+                strict=True,
+            )
+        )
+        label = dict(
+            zip(
+                d["label"].fields["v"],
+                d["label"].payload,
+                strict=True,
+            )
+        )
 
         def visit(v):
             if v in leaf:
@@ -248,7 +284,11 @@ def test_binary_tree_with_parent_pointers():
         return visit(1)[1]
 
     got = assert_equal(g, data, by_hand)
-    assert got.rows == {"out": 3 + 5 + 9 + 1, "branch": 1 + 2 + 4, "embed": 2 + 3 + 5 + 1}
+    assert got.rows == {
+        "out": 3 + 5 + 9 + 1,
+        "branch": 1 + 2 + 4,
+        "embed": 2 + 3 + 5 + 1,
+    }
     assert len(got.outputs["root"]) == len(data)
 
 
@@ -351,7 +391,10 @@ def test_group_with_opener_of_size_zero_and_order():
             fields=("i", "rank"),
         )
         opener = ag.pump("opener", (), fields=("n",))
-        y = ag.ppt("layer", amp.nn.Linear(D, D))(words)
+        y = ag.ppt(
+            "layer",
+            amp.nn.Linear(D, D),
+        )(words)
         group = ag.group(
             y,
             by=(),
@@ -493,7 +536,10 @@ def test_flatmap_ungroup_repeat_and_keying_function():
         ag.loss("each", square)(scaled)
         both = ag.npt("add", lambda a, b: a + b)(
             ag.repeat(
-                ag.ppt("l", amp.nn.Linear(D, D))(x),
+                ag.ppt(
+                    "l",
+                    amp.nn.Linear(D, D),
+                )(x),
                 lambda s: s.n,
             ),
             rows,
@@ -614,7 +660,13 @@ def test_wrong_inverse_before_a_phi():
         both = ag.phi("both", a, b)
 
         def wrong(s):
-            return s.replace(t=np.where(s.t == 201, 5, s.t - 1))
+            return s.replace(
+                t=np.where(
+                    s.t == 201,
+                    5,
+                    s.t - 1,
+                )
+            )
 
         ag.sink(
             "y",
@@ -632,7 +684,12 @@ def test_wrong_inverse_before_a_phi():
 
 
 def test_a_state_that_comes_to_a_phi_twice():
-    g = one_pump(lambda w: ag.sink("y", ag.phi("both", *bcast(w))))
+    g = one_pump(
+        lambda w: ag.sink(
+            "y",
+            ag.phi("both", *bcast(w)),
+        )
+    )
     with pytest.raises(MessageError, match="node `both`: expected states that are unique at a phi"):
         reference(g, {}, [x(t=0)])
 
@@ -643,7 +700,12 @@ def test_a_key_that_comes_to_a_port_twice():
         lambda a, b: a + b,
         join=("instance",),
     )
-    g = one_pump(lambda w: ag.sink("y", add(w, ag.pump("z", (D,)))))
+    g = one_pump(
+        lambda w: ag.sink(
+            "y",
+            add(w, ag.pump("z", (D,))),
+        )
+    )
     with pytest.raises(
         MessageError, match="node `add`, port a: expected one message per key, got a second one"
     ):
@@ -667,7 +729,12 @@ def test_a_join_that_is_never_complete():
 
 
 def test_a_group_that_is_never_complete():
-    g = one_pump(lambda w: ag.sink("y", ag.group(w, size=lambda s: 3, name="three")))
+    g = one_pump(
+        lambda w: ag.sink(
+            "y",
+            ag.group(w, size=lambda s: 3, name="three"),
+        )
+    )
     with pytest.raises(DeadlockError, match="`three` with 2 members, 0 openers"):
         reference(g, {}, [x(t=[0, 1])])
 
@@ -713,12 +780,29 @@ def test_a_missing_topology_and_one_that_does_not_fit():
         reference(
             g,
             {},
-            [rows | {"map": ag.Topology(([2],), ([0],), 1)}],
+            [
+                rows
+                | {
+                    "map": ag.Topology(
+                        ([2],),
+                        ([0],),
+                        1,
+                    )
+                }
+            ],
         )
 
 
 def test_unknown_pump_and_missing_parameters():
-    g = one_pump(lambda w: ag.sink("y", ag.ppt("layer", amp.nn.Linear(D, D))(w)))
+    g = one_pump(
+        lambda w: ag.sink(
+            "y",
+            ag.ppt(
+                "layer",
+                amp.nn.Linear(D, D),
+            )(w),
+        )
+    )
     with pytest.raises(
         MessageError, match=r"expected messages for the pumps \['x'\], got pump `z`"
     ):

@@ -54,7 +54,10 @@ def test_nothing_updates_while_gradients_are_compared(interval, schedules):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("seed", [1, *left_to_nightly((4, 7, 11))])
+@pytest.mark.parametrize(
+    "seed",
+    [1, *left_to_nightly((4, 7, 11))],
+)
 def test_random_graphs_agree_in_inference_too(seed):
     """Loops, groups, ragged rows, replicas, edges: sinks with their states, and metrics."""
     case = random_one(seed)
@@ -99,7 +102,11 @@ def break_inference(monkeypatch, kernels, name):
 
 
 @pytest.mark.users
-@pytest.mark.parametrize("schedule", [SINGLE, FULL], ids=["single", "full"])
+@pytest.mark.parametrize(
+    "schedule",
+    [SINGLE, FULL],
+    ids=["single", "full"],
+)
 @pytest.mark.parametrize(
     ("kernels", "broken", "told"),
     [(rows, "forward", "predict   `see y` "), (loss_kernels, "infer", "evaluate  loss ")],
@@ -119,8 +126,15 @@ def test_a_mistake_of_inference_alone_is_found(monkeypatch, kernels, broken, tol
 
 def test_what_is_not_finite_never_agrees():
     with ag.Graph() as g:
-        ag.loss("loss", lambda x: jnp.log(x))(ag.pump("x"))
-    assert not verify(g, [{"x": np.float32(-1)}], quick=True)
+        ag.loss(
+            "loss",
+            lambda x: jnp.log(x),
+        )(ag.pump("x"))
+    assert not verify(
+        g,
+        [{"x": np.float32(-1)}],
+        quick=True,
+    )
 
 
 # The report.

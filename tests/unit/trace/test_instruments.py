@@ -52,7 +52,10 @@ def test_what_it_is_told():
             what = args[0]
         else:
             what = None
-        of.setdefault(getattr(what, "number", None), []).append(hook)
+        of.setdefault(
+            getattr(what, "number", None),
+            [],
+        ).append(hook)
     assert of.keys() == {None, 1, 2, 3}
     issued = ["decided", "before_kernels", "after_kernels", "after_changes"]
     assert all(of[number] == [*issued, "done"] for number in (1, 2, 3))

@@ -52,7 +52,11 @@ decisions = st.one_of(
     st.builds(Settle, whole(32), whole(32)),
     st.builds(DataEnds),
     st.builds(PassEnds, st.binary(min_size=16, max_size=16)),
-    st.builds(End, st.integers(0, 2), whole(64)),
+    st.builds(
+        End,
+        st.integers(0, 2),
+        whole(64),
+    ),
 )
 
 
@@ -75,7 +79,24 @@ def test_a_decision_that_is_cut_off_is_none(decision, data):
 
 
 def test_a_dispatch_takes_tens_of_bytes():
-    assert len(pack(Issue(0, 0, 0, 0, 0, 0, 0, 0))) + len(pack(Done(1, 0))) == 43
+    assert (
+        len(
+            pack(
+                Issue(
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                )
+            )
+        )
+        + len(pack(Done(1, 0)))
+        == 43
+    )
 
 
 def test_bytes_that_are_no_decision():
@@ -88,10 +109,35 @@ def test_decisions_in_words():
         str(PassBegins(9, True, 0xAB))
         == "a pass of training over 9 instance(s) in an order with checksum 000000ab"
     )
-    assert str(Issue(1, 4, 1, 3, 5, 2, 7, 255)) == (
+    assert str(
+        Issue(
+            1,
+            4,
+            1,
+            3,
+            5,
+            2,
+            7,
+            255,
+        )
+    ) == (
         "backward of stage 4: 3 message(s) from instance 7 on, 5 row(s), states 000000ff, then 2 parameter change(s), on worker 1"
     )
-    assert str(Issue(1, CHANGES_ONLY, 3, 0, 0, 2, 0, 0)) == "2 parameter change(s) on worker 1"
+    assert (
+        str(
+            Issue(
+                1,
+                CHANGES_ONLY,
+                3,
+                0,
+                0,
+                2,
+                0,
+                0,
+            )
+        )
+        == "2 parameter change(s) on worker 1"
+    )
     assert str(Done(3, 0)) == "the messages of dispatch 3 travelling on"
     assert str(Done(3, 16)) == "the messages of dispatch 3 travelling on, with readings 00000010"
     assert str(Settle(2, 1)) == "2 instance(s) ending and 1 admitted"
@@ -142,7 +188,12 @@ def test_a_digest_tells_every_bit_and_name():
         "a": {"w": np.zeros(2, np.float32)},
         "b": jnp.ones(3),
     }
-    assert digest(params) == digest({"a": {"w": jnp.zeros(2)}, "b": np.ones(3, np.float32)})
+    assert digest(params) == digest(
+        {
+            "a": {"w": jnp.zeros(2)},
+            "b": np.ones(3, np.float32),
+        }
+    )
     others = [
         {
             "a": {"w": np.array([0, -0.0], np.float32)},

@@ -142,7 +142,19 @@ def test_an_end_that_counts_other_decisions(tmp_path, decisions, got):
     ("decision", "error"),
     [
         (End(3, 0), "no reason to end has the number 3"),
-        (Issue(0, 0, 4, 1, 1, 0, 0, 0), "no direction has the number 4"),
+        (
+            Issue(
+                0,
+                0,
+                4,
+                1,
+                1,
+                0,
+                0,
+                0,
+            ),
+            "no direction has the number 4",
+        ),
     ],
 )
 def test_numbers_that_stand_for_nothing(tmp_path, decision, error):

@@ -68,7 +68,16 @@ def test_instances_may_be_arrays():
         np.int64(9),
         np.array([3, 4]),
     )
-    assert trace.slices == [Slice(1, "a", "forward", 5, 9, (3, 4))]
+    assert trace.slices == [
+        Slice(
+            1,
+            "a",
+            "forward",
+            5,
+            9,
+            (3, 4),
+        )
+    ]
     assert trace.slices[0].duration_ns == 4
     assert json.dumps(trace.slices[0].instances) == "[3, 4]"
 
@@ -120,7 +129,18 @@ def test_an_instance_is_named_once_however_many_of_its_messages_were_there():
         rows=4,
         messages=4,
     )
-    assert trace.slices == [Slice(0, "a", "forward", 0, 1, (3, 5), 4, 4)]
+    assert trace.slices == [
+        Slice(
+            0,
+            "a",
+            "forward",
+            0,
+            1,
+            (3, 5),
+            4,
+            4,
+        )
+    ]
 
 
 def test_a_wait_of_no_time_is_none():

@@ -48,7 +48,12 @@ class Lineage:
                 keys.append((d.stage.number, *state))
             if d.direction == FORWARD and d.stage.outputs:
                 self.seen |= {key: dict(self.versions) for key in keys}
-            for key, instance, n in zip(keys, d.states[:, INSTANCE].tolist(), sizes, strict=True):
+            for key, instance, n in zip(
+                keys,
+                d.states[:, INSTANCE].tolist(),
+                sizes,
+                strict=True,
+            ):
                 if d.stage.outputs:
                     seen = self.seen.get(key, self.versions)
                 else:
@@ -70,7 +75,12 @@ class Lineage:
 
 @pytest.mark.nightly
 @settings(max_examples=examples(90))
-@given(GRAPHS_THAT_SHARE, schedules(), st.integers(1, 9), st.sampled_from([None, 0, 2]))
+@given(
+    GRAPHS_THAT_SHARE,
+    schedules(),
+    st.integers(1, 9),
+    st.sampled_from([None, 0, 2]),
+)
 @pytest.mark.slow
 def test_every_gradient_is_in_one_update_with_the_version_that_it_saw(
     folder, seed, schedule, interval, budget
@@ -82,7 +92,11 @@ def test_every_gradient_is_in_one_update_with_the_version_that_it_saw(
     engine.watchers.append(lineage)
     with (
         replayed("run_control", seed, schedule),
-        ControlLog(folder / "log", engine.scheduler.contents.gradients, lambda: 3) as log,
+        ControlLog(
+            folder / "log",
+            engine.scheduler.contents.gradients,
+            lambda: 3,
+        ) as log,
     ):
         engine.instruments.append(log)
         engine.run(random_one(seed).instances)
@@ -159,7 +173,12 @@ def test_a_resumed_fit_goes_on_with_its_log(tmp_path):
         "a"
     ) as file:  # the killed run had begun its third epoch, and was killed while it wrote
         file.write(
-            json.dumps({**json.loads(_lines(tmp_path)[1]), "version": 5})
+            json.dumps(
+                {
+                    **json.loads(_lines(tmp_path)[1]),
+                    "version": 5,
+                }
+            )
             + "\n"
             + _lines(tmp_path)[1][:30]
         )
@@ -229,7 +248,11 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize(("line", "text"), DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize(
+    ("line", "text"),
+    DAMAGES.values(),
+    ids=DAMAGES,
+)
 def test_a_damaged_log_is_refused(tmp_path, folder, line, text):
     fitted(folder, epochs=1)
     lines = _lines(folder)

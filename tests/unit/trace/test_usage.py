@@ -28,9 +28,20 @@ pieces = st.tuples(
 
 @settings(max_examples=30)
 @given(
-    st.lists(st.tuples(pieces, st.sampled_from(KINDS)), max_size=8),
-    st.lists(st.tuples(pieces, st.sampled_from(REASONS)), max_size=8),
-    st.lists(st.integers(0, 50), min_size=2, max_size=2, unique=True),
+    st.lists(
+        st.tuples(pieces, st.sampled_from(KINDS)),
+        max_size=8,
+    ),
+    st.lists(
+        st.tuples(pieces, st.sampled_from(REASONS)),
+        max_size=8,
+    ),
+    st.lists(
+        st.integers(0, 50),
+        min_size=2,
+        max_size=2,
+        unique=True,
+    ),
 )
 def test_every_moment_of_a_run_counts_once(slices, waits, run):
     """Against a count of moments: the slice that began first, else the wait that did, else the host."""
@@ -41,7 +52,10 @@ def test_every_moment_of_a_run_counts_once(slices, waits, run):
     expected = {}
     for worker in {s.worker for s in trace} | {w.worker for w in trace.waits}:
         expected[worker] = dict.fromkeys(USES, 0)
-    for worker, moment in itertools.product(expected, range(min(run), max(run))):
+    for worker, moment in itertools.product(
+        expected,
+        range(min(run), max(run)),
+    ):
         own = []
         for s in trace:
             if s.worker == worker:
@@ -101,7 +115,11 @@ def control_only(*args, **settings):
 def reasons(e, sources, cost=lambda d: 5):
     """Why each worker waited, in order of time."""
     trace = Trace()
-    VirtualDriver(DriverLoop(e.scheduler, None, sources), cost, trace).run()
+    VirtualDriver(
+        DriverLoop(e.scheduler, None, sources),
+        cost,
+        trace,
+    ).run()
     result = []
     for w in trace.waits:
         result.append((w.worker, w.reason, w.start_ns, w.end_ns))

@@ -174,5 +174,8 @@ def test_the_optimizer_gets_gradients_of_the_parameters_precision(n):
     )
     trainer.accumulate(compiled.data([jnp.bfloat16(0.01)] * 65))
     assert set(seen) == {jnp.dtype(jnp.bfloat16)} and trainer.statistics.updates == 1
-    step = 0.5 * jnp.asarray(n * float(jnp.bfloat16(0.01)), jnp.bfloat16)
+    step = 0.5 * jnp.asarray(
+        n * float(jnp.bfloat16(0.01)),
+        jnp.bfloat16,
+    )
     assert compiled.params(trainer.params)["w"] == 1 - step

@@ -80,7 +80,12 @@ def test_a_node_with_an_interval_of_its_own():
         optax.sgd(0.1),
         min_update_interval=2,
     )
-    (text,) = told(lambda: runs.fit(compiled.data([np.ones(2, np.float32)] * 100), progress=False))
+    (text,) = told(
+        lambda: runs.fit(
+            compiled.data([np.ones(2, np.float32)] * 100),
+            progress=False,
+        )
+    )
     assert "got 0 of `slow`: it has got 100 gradient rows, and its interval is 1,000" in text
     assert "with 2 it makes about 50" in text
 
@@ -221,7 +226,12 @@ def test_parameters_that_are_lost_by_the_last_update_of_an_epoch_are_seen():
 def test_a_loss_alone_that_is_not_finite_ends_nothing():
     """The optimizer leaves such gradients out."""
     compiled = amp.compile(model, PARAMS, SPEC)
-    data = compiled.data([*DATA[:5], DATA[0] | {"y": np.float32(np.nan)}])
+    data = compiled.data(
+        [
+            *DATA[:5],
+            DATA[0] | {"y": np.float32(np.nan)},
+        ]
+    )
     runs = amp.Trainer(
         compiled.graph,
         optax.apply_if_finite(optax.sgd(1e-4), 1000),
@@ -287,7 +297,10 @@ def rising(mode, rate):
     return runs, compiled.data([np.zeros(2, np.float32)] * 4)
 
 
-@pytest.mark.parametrize("mode", ["batch", pytest.param("pipeline", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "mode",
+    ["batch", pytest.param("pipeline", marks=pytest.mark.nightly)],
+)
 def test_a_loss_that_grows_is_told_once(mode):
     runs, data = rising(mode, rate=1.3)
     (text,) = told(lambda: runs.fit(data, epochs=4, progress=False))

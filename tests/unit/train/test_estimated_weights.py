@@ -145,7 +145,10 @@ def test_at_a_constant_velocity_it_is_the_forward_passes_parameters(mode):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"mode": "sync"}, {"max_staleness": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "sync"}, {"max_staleness": 0}],
+)
 def test_without_staleness_it_has_the_bits_of_current_weights(options):
     graph, data = model("sequences")
     trained = []

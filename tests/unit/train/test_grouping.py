@@ -20,7 +20,11 @@ sizes = st.lists(
 ).map(lambda s: np.array(s, np.int64))
 
 
-@given(sizes, st.integers(1, 70), st.integers(0, 99))
+@given(
+    sizes,
+    st.integers(1, 70),
+    st.integers(0, 99),
+)
 def test_every_instance_comes_once_and_groups_are_alike(sizes, group, seed):
     order = in_groups(sizes, group, np.random.default_rng(seed))
     assert sorted(order.tolist()) == list(range(len(sizes)))
@@ -60,11 +64,21 @@ def test_another_epoch_brings_another_order():
 def test_groups_of_one_are_the_random_order():
     data = InstanceList(graphs.chain_data(9))
     drawn = Orders(1).training_order(data, np.random.default_rng(5))
-    assert np.array_equal(drawn, np.random.default_rng(5).permutation(9))
-    assert np.array_equal(Orders(1).evaluation_order(data), np.arange(9))
+    assert np.array_equal(
+        drawn,
+        np.random.default_rng(5).permutation(9),
+    )
+    assert np.array_equal(
+        Orders(1).evaluation_order(data),
+        np.arange(9),
+    )
 
 
-@given(sizes, st.integers(1, 70), st.integers(0, 99))
+@given(
+    sizes,
+    st.integers(1, 70),
+    st.integers(0, 99),
+)
 def test_no_run_is_larger_than_the_largest(sizes, n, seed):
     order = np.random.default_rng(seed).permutation(len(sizes))
     runs = []
@@ -99,7 +113,11 @@ def test_sizes_are_messages_and_rows():
     )  # `h0` and the label
     trees, _ = sst.synthetic(6, 1, 0)
     assert len(set(sizes_of(sst.TreeInstances(trees)).tolist())) > 1
-    molecules = qm9.split(qm9.synthetic(8, 0), 1, 0).train
+    molecules = qm9.split(
+        qm9.synthetic(8, 0),
+        1,
+        0,
+    ).train
     assert len(set(sizes_of(molecules).tolist())) > 1, "rows of ragged messages count"
 
 
@@ -110,16 +128,33 @@ def test_a_data_set_may_say_itself_how_large_instances_are():
         "not counting characters"
     )
     assert np.array_equal(
-        sizes_of(Subset(wikiner.SentenceInstances(sentences), np.array([4, 1]))),
+        sizes_of(
+            Subset(
+                wikiner.SentenceInstances(sentences),
+                np.array([4, 1]),
+            )
+        ),
         words[[4, 1]],
     )
-    assert sizes_of(Subset(InstanceList(graphs.rnn_data([1, 4])), np.array([1, 0]))).tolist() == [
+    assert sizes_of(
+        Subset(
+            InstanceList(graphs.rnn_data([1, 4])),
+            np.array([1, 0]),
+        )
+    ).tolist() == [
         6,
         3,
     ]
 
 
-@pytest.mark.parametrize("sizes", [[1, 2], "large", np.ones((3, 2))])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [1, 2],
+        "large",
+        np.ones((3, 2)),
+    ],
+)
 def test_sizes_that_are_none_are_told(sizes):
     data = InstanceList(graphs.chain_data(3))
     data.sizes = sizes

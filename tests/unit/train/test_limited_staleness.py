@@ -115,7 +115,11 @@ def test_the_trainer_says_so():
     assert repr(amp.Trainer(graphs.chain(2), drop_staler_than=3)).endswith(", drop_staler_than=3)")
 
 
-@pytest.mark.parametrize(("limits", "most"), [(1, 1), ({"f0": 2}, 2)], ids=["for all", "for one"])
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [(1, 1), ({"f0": 2}, 2)],
+    ids=["for all", "for one"],
+)
 def test_each_node_drops_what_is_staler_than_its_limit(tmp_path, limits, most):
     trainer = trained(
         graphs.chain(2),
@@ -181,7 +185,16 @@ def test_shared_parameters_have_one_budget():
     free = trained(graphs.tied(), data, min_update_interval=2)
     assert max(stalest(free).values()) > 1
     assert (
-        max(stalest(trained(graphs.tied(), data, min_update_interval=2, max_staleness=1)).values())
+        max(
+            stalest(
+                trained(
+                    graphs.tied(),
+                    data,
+                    min_update_interval=2,
+                    max_staleness=1,
+                )
+            ).values()
+        )
         == 1
     )
 
@@ -199,13 +212,21 @@ def test_tables_have_budgets():
                 )
             ),
         )(ids)
-        ag.loss("loss", lambda row, label: (jnp.sum(row) - label) ** 2)(
+        ag.loss(
+            "loss",
+            lambda row, label: (jnp.sum(row) - label) ** 2,
+        )(
             rows,
             label,
         )
     data = []
     for i in range(20):
-        data.append({"ids": np.int32(i % 5), "label": np.float32(i)})
+        data.append(
+            {
+                "ids": np.int32(i % 5),
+                "label": np.float32(i),
+            }
+        )
     assert stalest(trained(graph, data))["rows"] >= 4
     assert stalest(trained(graph, data, max_staleness=1)) == {"rows": 1}
     with pytest.raises(
@@ -220,18 +241,34 @@ def test_in_other_modes_a_budget_changes_nothing():
     for mode in ("sync", "pipeline"):
         params = []
         for k in (None, 0):
-            params.append(trained(graphs.chain(2), data, mode=mode, max_staleness=k).params)
+            params.append(
+                trained(
+                    graphs.chain(2),
+                    data,
+                    mode=mode,
+                    max_staleness=k,
+                ).params
+            )
         assert params[0] == params[1]
 
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("setting", ["max_staleness", "drop_staler_than"])
-@pytest.mark.parametrize("budget", [1, {"f0": 1}], ids=["for all", "for one"])
+@pytest.mark.parametrize(
+    "budget",
+    [1, {"f0": 1}],
+    ids=["for all", "for one"],
+)
 def test_a_recording_knows_the_budget(tmp_path, setting, budget):
     data = graphs.chain_data(12)
     file = tmp_path / "run"
     options = {**OPTIONS, setting: budget}
-    params = trained(graphs.chain(2), data, record=file, **options).params
+    params = trained(
+        graphs.chain(2),
+        data,
+        record=file,
+        **options,
+    ).params
     again = amp.Trainer(
         graphs.chain(2),
         sgd(1e-5),
@@ -239,9 +276,18 @@ def test_a_recording_knows_the_budget(tmp_path, setting, budget):
     )
     amp.replay(file, again, data, **QUIET)
     assert again.params == params
-    assert len(amp.replay(file, graphs.chain(2), data, tx=sgd(1e-5), **QUIET)) == 2, (
-        "with the recorded settings"
-    )
+    assert (
+        len(
+            amp.replay(
+                file,
+                graphs.chain(2),
+                data,
+                tx=sgd(1e-5),
+                **QUIET,
+            )
+        )
+        == 2
+    ), "with the recorded settings"
     other = amp.Trainer(
         graphs.chain(2),
         sgd(1e-5),
@@ -354,7 +400,11 @@ def test_an_interrupted_fit_makes_the_updates_that_were_held(tmp_path):
     held = trainer.session.scheduler.tables.t.nodes[:, c.HELD_SINCE]
     updates = trainer.session.scheduler.updates
     with trainer.session.passes.watched(Interrupt(held.any)):
-        assert trainer.fit(graphs.chain_data(25), update_log=tmp_path / "log", **QUIET).interrupted
+        assert trainer.fit(
+            graphs.chain_data(25),
+            update_log=tmp_path / "log",
+            **QUIET,
+        ).interrupted
     logged = Counter(update.node for update in read_update_log(tmp_path / "log"))
     assert logged["f1"] == 1 == trainer.statistics.nodes["f1"].held_updates
     assert logged == Counter(updates.versions), "a line for each update that was made"
@@ -438,7 +488,11 @@ def test_each_gradient_is_applied_so_many_updates_after_its_forward_pass(
     gradients = []
     for update in read_update_log(folder / "log"):
         own = []
-        for i, n in zip(update.instance.tolist(), update.gradient_rows.tolist(), strict=True):
+        for i, n in zip(
+            update.instance.tolist(),
+            update.gradient_rows.tolist(),
+            strict=True,
+        ):
             if n:
                 own.append(data[i])
         gradients.append(

@@ -116,7 +116,10 @@ def test_hosts_send_parameters_when_they_are_asked_for_and_once():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("rule", ["epoch", ("every_k", 1), ("message", 1)])
+@pytest.mark.parametrize(
+    "rule",
+    ["epoch", ("every_k", 1), ("message", 1)],
+)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_frozen_copies_stay_what_they_are_to_the_bit(rule, workers):
     """Three times a number, divided by three, is not always that number."""

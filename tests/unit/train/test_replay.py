@@ -205,8 +205,15 @@ def deciding():
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.ppt("first", graphs.times, params=graphs.one())(x)
-        way = ag.npt("way", lambda x: (x > 8).astype("int32"))(y)
+        y = ag.ppt(
+            "first",
+            graphs.times,
+            params=graphs.one(),
+        )(x)
+        way = ag.npt(
+            "way",
+            lambda x: (x > 8).astype("int32"),
+        )(y)
         a, b = ag.cond(
             ag.route_by(y, way, "way"),
             lambda s: s.way,
@@ -216,7 +223,11 @@ def deciding():
         z = ag.phi(
             "join",
             ag.isu(
-                ag.ppt("a", graphs.times, params=graphs.one())(a),
+                ag.ppt(
+                    "a",
+                    graphs.times,
+                    params=graphs.one(),
+                )(a),
                 *BACK,
             ),
             ag.isu(b, *BACK),
@@ -243,7 +254,15 @@ def test_readings_that_route(path):
 def test_from_the_graph_alone(path):
     first = trainer(policy="balanced", replica_sync=("every_k", 2))
     history = first.fit(DATA, epochs=2, record=path, **QUIET)
-    assert metrics(amp.replay(path, CHAIN, DATA, tx=optax.adam(0.01), **QUIET)) == metrics(history)
+    assert metrics(
+        amp.replay(
+            path,
+            CHAIN,
+            DATA,
+            tx=optax.adam(0.01),
+            **QUIET,
+        )
+    ) == metrics(history)
 
 
 def test_where_a_loop_runs(path):

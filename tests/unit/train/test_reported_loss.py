@@ -49,7 +49,10 @@ def case(name):
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("name", [*ORDINARY, *left_to_nightly(MODELS, *ORDINARY)])
+@pytest.mark.parametrize(
+    "name",
+    [*ORDINARY, *left_to_nightly(MODELS, *ORDINARY)],
+)
 def test_evaluate_fit_and_accumulate(name):
     model, examples, mean = case(name)
     compiled = amp.compile(model, PARAMS, SPEC)

@@ -143,7 +143,15 @@ def test_a_callback_has_ended_it(tmp_path):
         return epoch.epoch == 2
 
     resumed.fit(resumed.trainer(tmp_path, **VIRTUAL), callbacks=[stop])
-    assert len(resumed.fit(resumed.trainer(tmp_path, **VIRTUAL), resume=True).epochs) == 2
+    assert (
+        len(
+            resumed.fit(
+                resumed.trainer(tmp_path, **VIRTUAL),
+                resume=True,
+            ).epochs
+        )
+        == 2
+    )
 
 
 def test_another_fit_of_the_same_trainer(tmp_path):
@@ -293,7 +301,11 @@ def test_a_run_that_was_not_recorded(tmp_path):
 
 
 def test_another_recording(tmp_path):
-    assert resumed.killed(resumed.trainer(tmp_path / "run"), 28, record=tmp_path / "run.trace")
+    assert resumed.killed(
+        resumed.trainer(tmp_path / "run"),
+        28,
+        record=tmp_path / "run.trace",
+    )
     (tmp_path / "run.trace").write_bytes(b"")
     with pytest.raises(ReplayError, match="that were there at the snapshot"):
         resumed.fit(

@@ -163,9 +163,10 @@ def test_tables_in_files_and_at_server_processes(tmp_path):
 def test_computed_ids_are_read_back():
     table = Table(models.VALUES, optax.sgd(0.1))
     with ag.Graph() as g:
-        word = ag.npt("next", lambda word: (word + 1) % models.WORDS)(
-            ag.pump("word", dtype="int32")
-        )
+        word = ag.npt(
+            "next",
+            lambda word: (word + 1) % models.WORDS,
+        )(ag.pump("word", dtype="int32"))
         ag.sink(
             "row",
             ag.ppt("embed", amp.nn.TableEmbed(table))(word),
@@ -189,7 +190,10 @@ def test_two_nodes_may_read_one_table():
             "second",
             amp.nn.TableEmbed(table),
         )(ag.pump("y", dtype="int32"))
-        ag.loss("loss", lambda x, y: (x * y).sum())(
+        ag.loss(
+            "loss",
+            lambda x, y: (x * y).sum(),
+        )(
             x,
             y,
         )
@@ -274,4 +278,9 @@ def test_a_table_takes_over_what_another_is():
     assert (held.table.version, held.table.n_partitions) == (1, 3)
     np.testing.assert_array_equal(held.table.dense(), want)
     with pytest.raises(TableError, match=r"take_over: expected a table \(\(12, 4\), 'float32'\)"):
-        table.take_over(Table(models.VALUES[:3], optax.sgd(0.1)))
+        table.take_over(
+            Table(
+                models.VALUES[:3],
+                optax.sgd(0.1),
+            )
+        )

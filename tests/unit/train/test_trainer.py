@@ -46,7 +46,10 @@ def mlp():
                 amp.nn.Linear(4, 4),
             )(x)
         )
-        y = ag.ppt("linear2", amp.nn.Linear(4, 3))(h)
+        y = ag.ppt(
+            "linear2",
+            amp.nn.Linear(4, 3),
+        )(h)
         ag.sink("logits", y)
         ag.loss("xent", graphs.xent)(y, label)
     return g
@@ -73,7 +76,10 @@ def rnn_loss(params, instance):
                 jnp.concatenate([params["embed"][token], h]),
             )
         )
-    return graphs.xent(linear(params["linear2"], h), instance["label"])[0]
+    return graphs.xent(
+        linear(params["linear2"], h),
+        instance["label"],
+    )[0]
 
 
 def close(got, wanted, rtol=2e-5):
@@ -257,7 +263,11 @@ def test_weights_can_be_stashed_at_one_node_only():
             weights="stashed",
         )(x)
         ag.loss("loss", graphs.square)(
-            ag.ppt("b", graphs.times, params=graphs.one())(y),
+            ag.ppt(
+                "b",
+                graphs.times,
+                params=graphs.one(),
+            )(y),
             label,
         )
     trainer = amp.Trainer(
@@ -283,7 +293,11 @@ def sums(**options):
             params=np.float32(0),
             **options,
         )(x)
-        b = ag.ppt("b", graphs.times, params=np.float32(0))(x)
+        b = ag.ppt(
+            "b",
+            graphs.times,
+            params=np.float32(0),
+        )(x)
         ag.loss("loss", lambda a, b: a + b)(a, b)
     return g
 
@@ -302,8 +316,14 @@ def test_a_node_can_have_its_own_transform_and_interval():
     )
     trainer.accumulate(ONES)
     nodes = trainer.statistics.nodes
-    assert (nodes["a"].updates, nodes["b"].updates) == (3, 6)
-    assert trainer.params == {"a": -1.0 * 4 * 3, "b": -0.5 * 1 * 6}
+    assert (
+        nodes["a"].updates,
+        nodes["b"].updates,
+    ) == (3, 6)
+    assert trainer.params == {
+        "a": -1.0 * 4 * 3,
+        "b": -0.5 * 1 * 6,
+    }
 
 
 def test_a_learning_rate_schedule_counts_the_nodes_own_updates():
@@ -375,7 +395,10 @@ def test_replicas_are_averaged_at_the_end_of_an_epoch():
     assert ends["epoch"] == pytest.approx([np.mean(ends["none"])] * 2)
 
 
-@pytest.mark.parametrize("rule", [("every_k", 1), ("every_k", 2), ("message", 1), ("message", 2)])
+@pytest.mark.parametrize(
+    "rule",
+    [("every_k", 1), ("every_k", 2), ("message", 1), ("message", 2)],
+)
 def test_replicas_meet_within_an_epoch(rule):
     """Without learning, a round of the protocol leaves every replica at the mean."""
     params = {
@@ -395,7 +418,10 @@ def test_replicas_meet_within_an_epoch(rule):
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("rule", [("every_k", 1), ("message", 1)])
+@pytest.mark.parametrize(
+    "rule",
+    [("every_k", 1), ("message", 1)],
+)
 @pytest.mark.parametrize("mode", ["sync", "pipeline"])
 def test_instances_wait_until_replicas_have_met(mode, rule):
     """The worker that makes the changes of all replicas is asked last: without waiting, the others would go forth with parameters of before."""
@@ -510,7 +536,10 @@ def test_refused_parameters_change_nothing():
 def test_equal_seeds_give_equal_parameters():
     a, b, c = (amp.Trainer(mlp(), seed=s).params for s in (3, 3, 4))
     close(a, b, rtol=0)
-    assert not np.array_equal(a["linear1"]["w"], c["linear1"]["w"])
+    assert not np.array_equal(
+        a["linear1"]["w"],
+        c["linear1"]["w"],
+    )
 
 
 def test_a_flax_module_and_a_plain_function_are_bodies():
@@ -802,7 +831,11 @@ def test_a_callback_stops_the_training():
     assert not history.interrupted
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["script", "notebook"])
+@pytest.mark.parametrize(
+    "inside",
+    [False, True],
+    ids=["script", "notebook"],
+)
 def test_ctrl_c_ends_cleanly_with_the_history_so_far(inside):
     def interrupt(trainer, epoch):
         if epoch.epoch == 2:
@@ -895,7 +928,10 @@ def test_an_update_that_was_due_when_a_run_ended_is_made(mode):
     )
 
 
-@pytest.mark.parametrize("fails_at", [1, 2, 5, 12, 19])
+@pytest.mark.parametrize(
+    "fails_at",
+    [1, 2, 5, 12, 19],
+)
 def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monkeypatch):
     """Dispatches that were decided on behind it are not carried out; nodes have counted what they have accumulated."""
     with ag.Graph() as g:
@@ -981,7 +1017,10 @@ def grouped(kind):
             amp.nn.Linear(2, 2),
         )(ag.pump("x", (2,)))
         if kind == "shared":
-            ag.loss("other", lambda h: (h**2).sum())(a)
+            ag.loss(
+                "other",
+                lambda h: (h**2).sum(),
+            )(a)
         else:
             a = ag.flatmap(
                 a,
@@ -998,7 +1037,10 @@ def grouped(kind):
             jax.ops.segment_sum,
             ag.npt("tanh", jnp.tanh)(rows),
         )
-        ag.loss("loss", lambda h: (h**3).sum())(total)
+        ag.loss(
+            "loss",
+            lambda h: (h**3).sum(),
+        )(total)
     return g
 
 
@@ -1056,11 +1098,18 @@ def test_a_memory_limit_with_outputs_in_several_arenas():
         x = ag.pump("x", (2,))
         parts = ag.npt(
             "parts",
-            lambda x: (x, x + 1, jnp.concatenate([x, x[:1]])),
+            lambda x: (
+                x,
+                x + 1,
+                jnp.concatenate([x, x[:1]]),
+            ),
             outputs=3,
         )(x)
         for i, part in enumerate(parts):
-            ag.loss(f"loss{i}", lambda h: (h**2).sum())(part)
+            ag.loss(
+                f"loss{i}",
+                lambda h: (h**2).sum(),
+            )(part)
     data = [{"x": np.ones(2, np.float32)}] * 4
     assert amp.Trainer(g, memory_limit=100).accumulate(data) == amp.Trainer(g).accumulate(data)
 
@@ -1075,7 +1124,11 @@ def test_demand_is_counted_for_the_instances_that_come():
             lambda s: sizes[s.instance],
             lambda s, i: s.replace(k=i),
         )
-        a = ag.ppt("a", graphs.times, params=graphs.one())(copies)
+        a = ag.ppt(
+            "a",
+            graphs.times,
+            params=graphs.one(),
+        )(copies)
         total = ag.reduce(
             "total",
             jax.ops.segment_sum,
@@ -1100,7 +1153,11 @@ def test_a_trace_of_replicas_that_average_by_messages():
             2,
             route=lambda s: s.k,
         )(x)
-        ag.loss("loss", lambda h: (h**2).sum(), worker=2)(a)
+        ag.loss(
+            "loss",
+            lambda h: (h**2).sum(),
+            worker=2,
+        )(a)
     data = []
     for i in range(20):
         data.append(
@@ -1141,7 +1198,13 @@ def one_by_one(example):
         ),
     }
     for t, token in enumerate(tokens):
-        yield {"tokens": ag.messages(np.array([token]), t=t, length=length)}
+        yield {
+            "tokens": ag.messages(
+                np.array([token]),
+                t=t,
+                length=length,
+            )
+        }
 
 
 @pytest.mark.nightly
@@ -1164,7 +1227,17 @@ def test_a_users_controller_loop_pumps_token_by_token(workers):
         assert rows == plain.gradients[node][1]
         close(grad, plain.gradients[node][0])
     assert looped.evaluate(examples) == pytest.approx(plain.evaluate(data), rel=1e-5)
-    assert len(looped.fit(examples, examples[:2], epochs=2, **QUIET)) == 2
+    assert (
+        len(
+            looped.fit(
+                examples,
+                examples[:2],
+                epochs=2,
+                **QUIET,
+            )
+        )
+        == 2
+    )
 
 
 @pytest.mark.nightly
@@ -1186,9 +1259,11 @@ def test_a_memory_limit_holds_controller_loops_back_and_nothing_is_compiled_late
     assert [trainer.fit(examples, **QUIET)[0].compilations for trainer in (tight, free)] == [0, 0]
     assert tight.statistics.most_in_flight < free.statistics.most_in_flight == 6
     with pytest.raises(LimitError, match="instance 1"):
-        amp.Trainer(graphs.rnn(), memory_limit=smallest_limit(2), **options).evaluate(
-            [examples[3], examples[0]]
-        )
+        amp.Trainer(
+            graphs.rnn(),
+            memory_limit=smallest_limit(2),
+            **options,
+        ).evaluate([examples[3], examples[0]])
 
 
 def test_a_controller_loop_may_send_a_state_again():
@@ -1230,7 +1305,10 @@ def whole_sequence_rnn():
         label = ag.pump("label", dtype="int32")
         tokens = ag.ungroup(sequence, "t")
         h = ag.phi("h")
-        x = ag.ppt("embed", amp.nn.Embed(5, 4))(tokens)
+        x = ag.ppt(
+            "embed",
+            amp.nn.Embed(5, 4),
+        )(tokens)
         z = ag.npt("tanh", jnp.tanh)(
             ag.ppt(
                 "linear1",
@@ -1248,7 +1326,10 @@ def whole_sequence_rnn():
         )
         h.connect(h0, more)
         ag.loss("xent", graphs.xent, join=("instance",))(
-            ag.ppt("linear2", amp.nn.Linear(4, 3))(done),
+            ag.ppt(
+                "linear2",
+                amp.nn.Linear(4, 3),
+            )(done),
             label,
         )
     return g
@@ -1425,7 +1506,10 @@ def test_a_branch_that_no_sampled_instance_took_has_room_too():
                     amp.nn.Linear(2, width),
                 )(wire)
             )
-            ag.loss(f"{name} loss", lambda h: (h**2).sum())(y)
+            ag.loss(
+                f"{name} loss",
+                lambda h: (h**2).sum(),
+            )(y)
     data = InstanceList([{"x": np.ones(2, np.float32)}] * 120)
     trainer = amp.Trainer(g, memory_limit=2000, fuse=False, check=True)
     trainer.accumulate(Subset(data, np.arange(100)))
@@ -1510,11 +1594,19 @@ def test_training_in_virtual_time_is_the_same_every_time():
     assert [e.record() | {"compilations": 0} for e in one.epochs] == [
         e.record() | {"compilations": 0} for e in two.epochs
     ]
-    for a, b in zip(jax.tree.leaves(t1.params), jax.tree.leaves(t2.params), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(t1.params),
+        jax.tree.leaves(t2.params),
+        strict=True,
+    ):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("cost", [FlopsCost, None], ids=["virtual time", "wall-clock time"])
+@pytest.mark.parametrize(
+    "cost",
+    [FlopsCost, None],
+    ids=["virtual time", "wall-clock time"],
+)
 def test_other_tasks_run_beside_training_and_its_preparation(cost):
     """So a first Ctrl-C, which cancels the task, is heard soon."""
     trainer = amp.Trainer(
@@ -1595,7 +1687,10 @@ def test_a_run_that_takes_no_virtual_time_has_an_infinite_rate():
     [
         {},
         {
-            "tx": optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)),
+            "tx": optax.chain(
+                optax.clip_by_global_norm(1.0),
+                optax.adam(0.1),
+            ),
             "mode": "pipeline",
         },
         {"hosts": amp.Hosts(1, kind="threads")},
@@ -1650,7 +1745,10 @@ def test_parameters_are_assigned():
             trainer.params["f0"],
         )
     }
-    before = amp.Trainer(graphs.chain(2), optax.sgd(0.1)).params
+    before = amp.Trainer(
+        graphs.chain(2),
+        optax.sgd(0.1),
+    ).params
     jax.tree.map(
         lambda a, b: np.testing.assert_array_equal(a, b + 1),
         trainer.params["f0"],

@@ -64,7 +64,10 @@ def test_what_work_raises_comes_through():
         asyncio.run(Budget(1000.0).within(work()))
 
 
-@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf"), True, "60"])
+@pytest.mark.parametrize(
+    "seconds",
+    [0, -1.0, float("nan"), float("inf"), True, "60"],
+)
 def test_it_must_be_a_number_above_zero(seconds):
     match = r"tune, `budget_s`: expected a finite number above 0, got .*\. Give the seconds that tuning may take"
     with pytest.raises(SettingsError, match=match):

@@ -23,7 +23,12 @@ def test_the_fastest_to_the_target_wins_and_nobody_goes_on_after_it():
     trials = [Told(clock, rate) for rate in (0.05, 0.4, 0.1)]
     ranked = contest(list(trials), nobody, Budget(1000.0, clock))
     assert ranked[0] is trials[1]
-    assert ranked[0].to_target == pytest.approx((needed_s(0.4), 100 * needed_s(0.4)))
+    assert ranked[0].to_target == pytest.approx(
+        (
+            needed_s(0.4),
+            100 * needed_s(0.4),
+        )
+    )
     assert [trial.seconds[-1] for trial in trials] == [3.0, 5.0, 3.0], (
         "who has trained as long can't win any more"
     )
@@ -47,7 +52,10 @@ class Falling(Told):
             )
 
 
-@pytest.mark.parametrize(("loss", "wins"), [(0.2, False), (0.03, True)])
+@pytest.mark.parametrize(
+    ("loss", "wins"),
+    [(0.2, False), (0.03, True)],
+)
 def test_who_falls_back_after_the_target_does_not_win(loss, wins):
     clock = Clock()
     falling = Falling(clock, 0.45, loss)
@@ -158,7 +166,15 @@ def advanced(trials, n):
 
 
 @settings(max_examples=examples(100))
-@given(st.lists(st.floats(0.3, 3.0), min_size=2, max_size=6), st.integers(1, 8), st.data())
+@given(
+    st.lists(
+        st.floats(0.3, 3.0),
+        min_size=2,
+        max_size=6,
+    ),
+    st.integers(1, 8),
+    st.data(),
+)
 def test_slowness_is_the_factor_of_seconds_by_which_curves_differ(factors, most, data):
     """The oracle: curves of one shape, each in its own time, straight between any two validations as the comparison takes them to be."""
     trials = [Stretched(Clock(), factor) for factor in factors]
@@ -166,7 +182,10 @@ def test_slowness_is_the_factor_of_seconds_by_which_curves_differ(factors, most,
         advanced([trial], data.draw(st.integers(1, most)))
     furthest = min(
         trials,
-        key=lambda trial: (-trial.values[-1], trial.seconds[-1]),
+        key=lambda trial: (
+            -trial.values[-1],
+            trial.seconds[-1],
+        ),
     )
     got = slowness(trials)
     for trial, slow in zip(trials, got, strict=True):
@@ -210,7 +229,10 @@ def test_one_lucky_value_does_not_decide():
 
 def told(clock, *values):
     """A trial with these accuracies, a piece of a second each."""
-    trial = advanced([Told(clock, 0.0)], len(values) - 1)[0]
+    trial = advanced(
+        [Told(clock, 0.0)],
+        len(values) - 1,
+    )[0]
     trial.values[:] = values
     return trial
 

@@ -54,7 +54,11 @@ def test_a_finalist_that_the_contest_stopped_goes_on_to_the_target():
     first = reached(clock, 0.27)
     second = Told(clock, 0.25)
     again, _ = luck(clock, (0.2, 0.3), (0.2, 0.3))
-    assert play_off([first, second], again, Budget(1000.0, clock)) == [second, first]
+    assert play_off(
+        [first, second],
+        again,
+        Budget(1000.0, clock),
+    ) == [second, first]
     assert second.runs[0] == pytest.approx(needed_s(0.25))
 
 
@@ -69,7 +73,11 @@ def test_whole_curves_decide_where_luck_at_the_target_would():
     lucky.values[-1] = 0.95
     again, _ = luck(clock)
     assert lucky.to_target[0] < 7.0
-    assert play_off([lucky, steady], again, Budget(6.0, clock)) == [steady, lucky]
+    assert play_off(
+        [lucky, steady],
+        again,
+        Budget(6.0, clock),
+    ) == [steady, lucky]
     assert lucky.runs[0] < steady.runs[0] == pytest.approx(needed_s(0.125))
 
 
@@ -78,7 +86,11 @@ def test_who_is_far_behind_is_stopped_and_needs_no_second_run():
     first = reached(clock, 0.3)
     second = Told(clock, 0.01)
     again, asked = luck(clock)
-    assert play_off([first, second], again, Budget(1000.0, clock)) == [first, second]
+    assert play_off(
+        [first, second],
+        again,
+        Budget(1000.0, clock),
+    ) == [first, second]
     assert not asked and second.seconds[-1] == 5.0 and second.result().seconds_to_target is None
 
 
@@ -154,7 +166,11 @@ def test_who_was_stopped_before_the_target_does_not_win_for_its_beginning():
     second.top = 0.85
     again, _ = luck(clock)
     assert slowness([first, second])[1] < 0.0
-    assert play_off([first, second], again, Budget(12.0, clock)) == [first, second]
+    assert play_off(
+        [first, second],
+        again,
+        Budget(12.0, clock),
+    ) == [first, second]
     assert second.to_target is None
 
 

@@ -19,7 +19,13 @@ def test_usual_intervals_are_updates_for_some_instances():
 
 
 def test_nodes_with_intervals_of_their_own_need_none():
-    assert intervals(graphs.chain(min_update_interval=5), InstanceList(graphs.chain_data(4))) == []
+    assert (
+        intervals(
+            graphs.chain(min_update_interval=5),
+            InstanceList(graphs.chain_data(4)),
+        )
+        == []
+    )
 
 
 def test_usual_values_are_for_what_is_neither_varied_nor_fixed():

@@ -37,9 +37,15 @@ def net(n=1):
         x = ag.pump("x", (4,))
         label = ag.pump("label")
         for i in range(n):
-            x = ag.ppt(f"layer{i}", amp.nn.Linear(4, 4))(x)
+            x = ag.ppt(
+                f"layer{i}",
+                amp.nn.Linear(4, 4),
+            )(x)
         ag.loss("loss", squared)(
-            ag.ppt("last", amp.nn.Linear(4, 1))(x),
+            ag.ppt(
+                "last",
+                amp.nn.Linear(4, 1),
+            )(x),
             label,
         )
     return g

@@ -61,7 +61,11 @@ def assert_agrees(plan, data, purpose, **settings):
             forth.append(d)
     made = Counter()
     for d in forth:
-        for key, rows in zip(d.stage.arenas, d.out_rows, strict=True):
+        for key, rows in zip(
+            d.stage.arenas,
+            d.out_rows,
+            strict=True,
+        ):
             made[key] += len(rows)
     assert +Counter({key: int(rows.sum()) for key, rows in demand(plan, programs).items()}) == +made
     assert work(plan, programs).sum() == sum(d.n_rows for d in forth)
@@ -91,7 +95,13 @@ def assert_well_formed(programs):
             strict=True,
         )
     )
-    outof = sorted(zip(owner.tolist(), (programs.out_to + local[owner]).tolist(), strict=True))
+    outof = sorted(
+        zip(
+            owner.tolist(),
+            (programs.out_to + local[owner]).tolist(),
+            strict=True,
+        )
+    )
     assert into == outof
     assert (programs.owed >= np.diff(programs.out_start)).all()
     same = owner[1:] == owner[:-1]
@@ -151,7 +161,10 @@ def test_many_random_graphs(seed):
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("seed", [0, 1, 3, 6, 7, 11])
+@pytest.mark.parametrize(
+    "seed",
+    [0, 1, 3, 6, 7, 11],
+)
 def test_as_many_messages_arrive_as_in_the_reference_interpreter(seed):
     case = random_case(seed, size=4, n_instances=2)
     plan = planned(case.graph, fuse=False)
@@ -326,7 +339,10 @@ def test_choices_are_assumed_from_the_states_of_what_goes_on():
             "double",
             lambda x: 2 * x,
         )(ag.pump("x", fields=("t",)))
-        way = ag.npt("choose", lambda x: x.astype("int32"))(ag.pump("way"))
+        way = ag.npt(
+            "choose",
+            lambda x: x.astype("int32"),
+        )(ag.pump("way"))
         routed = ag.route_by(
             x,
             way,
@@ -340,7 +356,12 @@ def test_choices_are_assumed_from_the_states_of_what_goes_on():
     plan = planned(g)
     unfolder = Unfolder(plan)
     programs = unfolder.end(
-        unfolder.unfold([columns(g, data)], numbered(7), "sinks", assume=True),
+        unfolder.unfold(
+            [columns(g, data)],
+            numbered(7),
+            "sinks",
+            assume=True,
+        ),
     )
     arrived = messages(plan, programs)
     assert [arrived[f"way{i}"] for i in range(3)] == [3, 2, 2]
@@ -376,7 +397,12 @@ def test_tables_are_as_good_as_new():
 def test_tables_in_which_messages_wait_are_not_used_again():
     unfolder = Unfolder(plan_for(graphs.chain(1)))
     unfolding = unfolder.unfold(
-        [columns(graphs.chain(1), [{"x": np.float32(1)}])],
+        [
+            columns(
+                graphs.chain(1),
+                [{"x": np.float32(1)}],
+            )
+        ],
         [0],
     )
     unfolder.end(unfolding)
@@ -396,7 +422,10 @@ HANGS = {
         [
             {
                 **graphs.grouping_instance(2),
-                "size": ag.messages(np.zeros(1, np.float32), n=3),
+                "size": ag.messages(
+                    np.zeros(1, np.float32),
+                    n=3,
+                ),
             }
         ],
     ),
@@ -409,7 +438,10 @@ HANGS = {
         [
             {
                 **graphs.grouping_instance(2),
-                "size": ag.messages(np.zeros(1, np.float32), n=1),
+                "size": ag.messages(
+                    np.zeros(1, np.float32),
+                    n=1,
+                ),
             }
         ],
     ),
@@ -421,7 +453,11 @@ HANGS = {
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-@pytest.mark.parametrize(("graph", "data"), HANGS.values(), ids=HANGS)
+@pytest.mark.parametrize(
+    ("graph", "data"),
+    HANGS.values(),
+    ids=HANGS,
+)
 def test_who_waits_for_ever_is_owed_for_ever(graph, data, fuse):
     plan = plan_for(graph, fuse=fuse)
     batch = columns(graph, data)
@@ -462,7 +498,12 @@ def stateful(end):
 
 
 def at(t):
-    return {"x": ag.messages(np.ones(1, np.float32), t=t)}
+    return {
+        "x": ag.messages(
+            np.ones(1, np.float32),
+            t=t,
+        )
+    }
 
 
 def molecule(topology):
@@ -521,7 +562,13 @@ MISTAKES = {
         ],
     ),
     "no topology": molecule(None),
-    "too few maps": molecule(ag.Topology(([0],), ([0],), 2)),
+    "too few maps": molecule(
+        ag.Topology(
+            ([0],),
+            ([0],),
+            2,
+        )
+    ),
     "a row outside": molecule(
         ag.Topology(
             ([0], [2]),
@@ -550,15 +597,33 @@ MISTAKES = {
         [at(99)],
     ),
     "an output outside": (
-        stateful(lambda w: ag.cond(w, late(lambda s: s.t * 0 + 2), name="c")),
+        stateful(
+            lambda w: ag.cond(
+                w,
+                late(lambda s: s.t * 0 + 2),
+                name="c",
+            )
+        ),
         [at(99)],
     ),
     "floats": (
-        stateful(lambda w: ag.cond(w, late(lambda s: s.t / 2), name="c")),
+        stateful(
+            lambda w: ag.cond(
+                w,
+                late(lambda s: s.t / 2),
+                name="c",
+            )
+        ),
         [at(99)],
     ),
     "another length": (
-        stateful(lambda w: ag.cond(w, late(lambda s: np.zeros(3, int)), name="c")),
+        stateful(
+            lambda w: ag.cond(
+                w,
+                late(lambda s: np.zeros(3, int)),
+                name="c",
+            )
+        ),
         [at(99)],
     ),
     "a negative count": (
@@ -576,7 +641,11 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-@pytest.mark.parametrize(("graph", "data"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize(
+    ("graph", "data"),
+    MISTAKES.values(),
+    ids=MISTAKES,
+)
 def test_mistakes_are_told_as_the_scheduler_tells_them(graph, data, fuse):
     scheduler = scheduler_for(graph, fuse=fuse)
     batch = columns(graph, data)
@@ -631,7 +700,11 @@ def test_a_loop_that_never_ends(monkeypatch):
     monkeypatch.setattr("ampjax.unfold.unfolding.MOST_ROUNDS", 200)
     with ag.Graph() as g:
         h = ag.phi("h")
-        x = ag.ppt("f", graphs.times, params=graphs.one())(h)
+        x = ag.ppt(
+            "f",
+            graphs.times,
+            params=graphs.one(),
+        )(h)
         more, done = ag.cond(
             x,
             lambda s: s.t >= 0,
@@ -674,19 +747,32 @@ def test_large_states_are_kept():
     programs = Unfolder(plan_for(graphs.flat(), fuse=True))
     graph = graphs.flat()
     big = {
-        "x": ag.messages(np.ones(1, np.float32), count=0),
+        "x": ag.messages(
+            np.ones(1, np.float32),
+            count=0,
+        ),
         "label": ag.messages(
             np.zeros(0, np.float32),
             count=0,
             i=0,
         ),
     }
-    small = programs.end(programs.unfold([columns(graph, [big])], [0]))
+    small = programs.end(
+        programs.unfold(
+            [columns(graph, [big])],
+            [0],
+        )
+    )
     assert small.states.dtype == np.int32
     big["label"] = ag.messages(
         np.zeros(1, np.float32),
         count=0,
         i=1 << 40,
     )
-    large = programs.end(programs.unfold([columns(graph, [big])], [0]))
+    large = programs.end(
+        programs.unfold(
+            [columns(graph, [big])],
+            [0],
+        )
+    )
     assert large.states.dtype == np.int64 and large.states.max() == 1 << 40

@@ -36,7 +36,10 @@ def test_a_file_is_read_if_it_is_small(tmp_path: Path) -> None:
     assert read_whole(path, 0) == b""
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "", "[1", b"\xff\xfe\xfd"])
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"a":' * 100_000, "", "[1", b"\xff\xfe\xfd"],
+)
 def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
     with pytest.raises(ValueError):
         parse_json(text)

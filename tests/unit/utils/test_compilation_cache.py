@@ -70,7 +70,12 @@ def test_by_default_small_programs_are_kept_in_the_user_s_cache_folder(config, t
 
 def test_a_batch_as_one_function_is_kept(config, tmp_path):
     batched = amp.vmap(
-        lambda p, s: amp.sum(amp.map(lambda x: p * x, s["x"])),
+        lambda p, s: amp.sum(
+            amp.map(
+                lambda x: p * x,
+                s["x"],
+            )
+        ),
         {"x": "float32[t]"},
     )
     batched(1.5, [{"x": [1.0, 2.0]}])

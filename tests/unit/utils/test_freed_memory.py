@@ -71,7 +71,10 @@ def test_the_users_choice_stays(monkeypatch, name, value):
     assert not freed_memory.keep_freed_memory()
 
 
-@pytest.mark.parametrize(("system", "libc"), [("Darwin", ""), ("Windows", ""), ("Linux", "")])
+@pytest.mark.parametrize(
+    ("system", "libc"),
+    [("Darwin", ""), ("Windows", ""), ("Linux", "")],
+)
 def test_other_systems_are_left_alone(monkeypatch, system, libc):
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "libc_ver", lambda: (libc, ""))

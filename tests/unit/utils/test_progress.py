@@ -53,7 +53,11 @@ def test_passes_are_told_by_their_names():
 
 
 def test_the_time_left_goes_by_what_was_done_lately():
-    lines = seen([3.0, 3.0, *[0.5] * 40], "epoch 1", 100).splitlines()
+    lines = seen(
+        [3.0, 3.0, *[0.5] * 40],
+        "epoch 1",
+        100,
+    ).splitlines()
     assert lines == ["epoch 1: 2 of 100, about 294 s left", "epoch 1: 22 of 100, about 39 s left"]
 
 
@@ -94,7 +98,13 @@ def test_an_hour_gives_few_lines():
     assert 30 < len(lines) < 40
 
 
-@pytest.mark.parametrize(("jumps", "show"), [([1.0] * 4, True), ([100.0] * 4, False)])
+@pytest.mark.parametrize(
+    ("jumps", "show"),
+    [
+        ([1.0] * 4, True),
+        ([100.0] * 4, False),
+    ],
+)
 def test_what_is_short_or_switched_off_tells_nothing(jumps, show):
     assert seen(jumps, show=show) == ""
 

@@ -77,7 +77,10 @@ def test_what_is_written_is_shown_as_it_is():
 
 
 def test_words_begin_at_the_left_and_code_is_marked():
-    page = html_table(["", "from", "n"], [["a", "`x < y`", "1"], ["b", "", "nan"]])
+    page = html_table(
+        ["", "from", "n"],
+        [["a", "`x < y`", "1"], ["b", "", "nan"]],
+    )
     assert page.count("text-align: right") == 3
     assert "<code>x &lt; y</code>" in page
 

@@ -66,7 +66,10 @@ def test_threads_with_loops_of_their_own_take_turns():
     assert most == [1] * 80
 
 
-@pytest.mark.parametrize("yields", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "yields",
+    [0, 1, 2, 3, 4],
+)
 def test_who_is_cancelled_while_waiting_holds_nobody_up(yields):
     """Also at the very moment at which its turn comes."""
     turns = Turns("it")
@@ -185,7 +188,11 @@ def test_inference_beside_inference_is_as_alone():
     found = run(
         trainer.predict_async(some), trainer.evaluate_async(others), trainer.predict_async(others)
     )
-    for prediction, wanted in zip(found[::2], [first, second], strict=True):
+    for prediction, wanted in zip(
+        found[::2],
+        [first, second],
+        strict=True,
+    ):
         np.testing.assert_array_equal(prediction["logits"].payload, wanted["logits"].payload)
     assert found[1] == losses
 

@@ -33,7 +33,11 @@ def test_both_panels_show_every_run():
     by_epoch, by_time = figure.axes
     for axes, x in ((by_epoch, "epoch"), (by_time, "seconds")):
         assert len(axes.lines) == 2
-        for line, epochs in zip(axes.lines, RUNS.values(), strict=True):
+        for line, epochs in zip(
+            axes.lines,
+            RUNS.values(),
+            strict=True,
+        ):
             assert list(line.get_xdata()) == [e[x] for e in epochs]
             assert list(line.get_ydata()) == [e["valid_accuracy"] for e in epochs]
     assert (by_epoch.get_xlabel(), by_time.get_xlabel(), by_epoch.get_ylabel()) == (

@@ -117,7 +117,12 @@ def test_many_instances_are_abbreviated():
         tuple(range(3, 16)),
     )
     long = gantt([one])
-    short = gantt([one, Slice(0, "a", "backward", 1_000, 25_000, (3,))])
+    short = gantt(
+        [
+            one,
+            Slice(0, "a", "backward", 1_000, 25_000, (3,)),
+        ]
+    )
     assert long.axes[0].texts[0].get_text() == "3,4,5,6,7,8,9,10,11,12,13,14,15"
     assert sorted(t.get_text() for t in short.axes[0].texts) == ["3", "3+12"]
 
@@ -140,7 +145,18 @@ def test_nodes_are_named_where_a_worker_has_several():
 
 
 def test_axes_title_and_file(tmp_path):
-    trace = Trace([Slice(2, "a", "infer", 5_000_000, 9_000_000, (1,))])
+    trace = Trace(
+        [
+            Slice(
+                2,
+                "a",
+                "infer",
+                5_000_000,
+                9_000_000,
+                (1,),
+            )
+        ]
+    )
     figure = gantt(trace, tmp_path / "g.svg", title="a run")
     assert figure.axes[0].get_xlabel() == "time [ms]"
     assert figure.get_suptitle() == "a run"

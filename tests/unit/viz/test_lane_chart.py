@@ -39,7 +39,14 @@ def test_a_bar_for_each_element_as_long_as_its_trips_in_its_row(report):
         found = [(e.y0, e.y1, e.x0, e.x1) for e in extents(bars)]
         expected = []
         for i in drawn:
-            expected.append((rows[i], rows[i] + 1, starts[i], starts[i] + report.trips[i]))
+            expected.append(
+                (
+                    rows[i],
+                    rows[i] + 1,
+                    starts[i],
+                    starts[i] + report.trips[i],
+                )
+            )
         assert found == expected
 
 

@@ -44,7 +44,12 @@ def test_logarithmic_axes_have_plain_numbers(most: float, labels: list[str]) -> 
     shown = []
     for t in ticks:
         if low <= t.get_position()[1] <= high:
-            shown.append((t.get_position()[1], t.get_text()))
+            shown.append(
+                (
+                    t.get_position()[1],
+                    t.get_text(),
+                )
+            )
     assert [text for _, text in sorted(shown) if text] == labels
 
 

@@ -22,7 +22,11 @@ PICTURES = {"time": time_spent, "queues": queues, "staleness": staleness}
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES.keys())
+@pytest.mark.parametrize(
+    "picture",
+    PICTURES.values(),
+    ids=PICTURES.keys(),
+)
 def test_files_are_the_same_each_time_and_notebooks_get_a_png(tmp_path, picture):
     _, trace = runs.rnn()
     for name in ("a.svg", "b.svg"):
@@ -32,7 +36,11 @@ def test_files_are_the_same_each_time_and_notebooks_get_a_png(tmp_path, picture)
     assert figure._repr_png_()[0].startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES.keys())
+@pytest.mark.parametrize(
+    "picture",
+    PICTURES.values(),
+    ids=PICTURES.keys(),
+)
 def test_mistakes(tmp_path, picture):
     with pytest.raises(SettingsError, match=r"Record a run first|Trace a"):
         picture(Trace())
@@ -41,7 +49,11 @@ def test_mistakes(tmp_path, picture):
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("picture", [*PICTURES.values(), "graph"], ids=[*PICTURES, "graph"])
+@pytest.mark.parametrize(
+    "picture",
+    [*PICTURES.values(), "graph"],
+    ids=[*PICTURES, "graph"],
+)
 def test_no_text_leaves_the_picture(picture):
     graph, trace = runs.trees()
     if picture == "graph":
@@ -226,7 +238,11 @@ def test_queues_of_the_fullest_workers_are_drawn():
 def test_histograms_are_those_of_the_scheduler():
     _, trace = runs.trees()
     figure = staleness(trace)
-    for axes, (node, rows) in zip(figure.axes, trace.histograms.items(), strict=True):
+    for axes, (node, rows) in zip(
+        figure.axes,
+        trace.histograms.items(),
+        strict=True,
+    ):
         assert axes.get_title() == node
         bars = [p.get_height() for p in axes.patches]
         assert bars == pytest.approx(100 * rows[: len(bars)] / rows.sum()) and sum(
@@ -255,7 +271,10 @@ def test_the_stalest_nodes_are_drawn():
     _, trace = runs.rnn()
     figure = staleness(trace, most=1, title="a run")
     (axes,) = figure.axes
-    assert axes.get_title() == max(trace.histograms, key=lambda node: mean(trace.histograms[node]))
+    assert axes.get_title() == max(
+        trace.histograms,
+        key=lambda node: mean(trace.histograms[node]),
+    )
     assert figure.get_suptitle() == "a run (2 less stale nodes are not shown)"
 
 
@@ -310,7 +329,12 @@ def test_no_texts_overlap():
     figure.canvas.draw()
     boxes = []
     for t in figure.axes[0].texts:
-        boxes.append((t.get_text(), t.get_window_extent().padded(-0.5)))
+        boxes.append(
+            (
+                t.get_text(),
+                t.get_window_extent().padded(-0.5),
+            )
+        )
     assert not [(a, b) for i, (a, x) in enumerate(boxes) for b, y in boxes[:i] if x.overlaps(y)]
 
 

@@ -25,9 +25,17 @@ def ring(n, edges_each):
 
 def test_what_samples_suggest():
     rows = np.array([10, 20])
-    sizes = EdgeSizes.of([(rows[:1], np.array([[8, 0, 20]])), (rows[1:], np.array([[16, 3, 43]]))])
+    sizes = EdgeSizes.of(
+        [
+            (rows[:1], np.array([[8, 0, 20]])),
+            (rows[1:], np.array([[16, 3, 43]])),
+        ]
+    )
     assert sizes.mean == (0.8, 0.1, 2.1) and sizes.spread[0] == 0.0
-    assert np.isclose(sizes.spread[1], np.sqrt((1 + 1) / 30))
+    assert np.isclose(
+        sizes.spread[1],
+        np.sqrt((1 + 1) / 30),
+    )
 
 
 def test_room_grows_with_the_rows_and_is_never_nothing():

@@ -33,12 +33,19 @@ def arguments(seed):
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(FEATURES, FEATURES)).astype(np.float32)
     arena, read = rng.normal(size=(2, CAPACITY, FEATURES)).astype(np.float32)
-    slots = rng.integers(0, CAPACITY, (MOST_COALESCED, 2, 4)).astype(np.int32)
+    slots = rng.integers(
+        0,
+        CAPACITY,
+        (MOST_COALESCED, 2, 4),
+    ).astype(np.int32)
     added = rng.normal(size=(MOST_COALESCED, 4, FEATURES)).astype(np.float32)
     return weights, arena, read, slots, added
 
 
-@given(st.integers(0, MOST_COALESCED), st.integers(0, 1000))
+@given(
+    st.integers(0, MOST_COALESCED),
+    st.integers(0, 1000),
+)
 def test_as_one_by_one(n, seed):
     """Each reads what those before it have written; what lies behind the last of them is not looked at."""
     weights, arena, read, slots, added = arguments(seed)

@@ -22,7 +22,13 @@ CASES = {
     ),
     "molecule": (
         graphs.molecule(),
-        [graphs.molecule_instance(3, [(0, 1, 0), (1, 2, 1)])] * 2,
+        [
+            graphs.molecule_instance(
+                3,
+                [(0, 1, 0), (1, 2, 1)],
+            )
+        ]
+        * 2,
     ),
 }
 

@@ -21,7 +21,10 @@ def program_of(body):
             params=lambda key: {"w": np.full(FEATURES, 0.5, np.float32)},
         )
         y = layer(ag.pump("x", (FEATURES,)))
-        ag.loss("loss", lambda y: (y**2).sum())(y)
+        ag.loss(
+            "loss",
+            lambda y: (y**2).sum(),
+        )(y)
     trainer = amp.Trainer(g, fuse=False)
     return make_program(next(s for s in trainer.plan.stages if s.params)), (
         trainer.params["layer"],
@@ -78,5 +81,9 @@ def test_a_forward_pass_and_its_adjoint_trace_a_body_once_for_each_number_of_row
             )
         )
         assert jax.tree.structure(grads) == jax.tree.structure(expected)
-        for got, want in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True):
+        for got, want in zip(
+            jax.tree.leaves(grads),
+            jax.tree.leaves(expected),
+            strict=True,
+        ):
             np.testing.assert_allclose(got, want, rtol=1e-6)

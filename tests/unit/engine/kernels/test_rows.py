@@ -46,7 +46,10 @@ def graph_of(body):
         )(ag.npt("in", lambda x: x)(x))
         ag.loss(
             "loss",
-            lambda y, t: (jnp.square(y - t).sum(), {"size": jnp.abs(y).sum()}),
+            lambda y, t: (
+                jnp.square(y - t).sum(),
+                {"size": jnp.abs(y).sum()},
+            ),
         )(y, label)
     return g
 
@@ -59,7 +62,12 @@ def rows(n, seed=0):
     x = rng.uniform(0.5, 2, (n, 3)).astype(np.float32)
     result = []
     for row in x:
-        result.append({"x": row, "label": np.float32([0.1, 0.2, 0.3])})
+        result.append(
+            {
+                "x": row,
+                "label": np.float32([0.1, 0.2, 0.3]),
+            }
+        )
     return result
 
 
@@ -161,16 +169,28 @@ def test_a_row_of_zeros_under_a_square_root_poisons_only_itself():
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.ppt("scale", graphs.times, params=graphs.one())(x)
+        y = ag.ppt(
+            "scale",
+            graphs.times,
+            params=graphs.one(),
+        )(x)
         kept, dead = ag.cond(y, lambda s: s.instance > 0)
         ag.sink("dead", dead)
-        ag.loss("loss", lambda y, t: jnp.sqrt(y) - t)(
+        ag.loss(
+            "loss",
+            lambda y, t: jnp.sqrt(y) - t,
+        )(
             kept,
             label,
         )
     data = []
     for v in (0.0, 4.0, 9.0):
-        data.append({"x": np.float32(v), "label": np.float32(0)})
+        data.append(
+            {
+                "x": np.float32(v),
+                "label": np.float32(0),
+            }
+        )
     data[0].pop("label")
     e = engine(g)
     e.virtual(data)
@@ -204,9 +224,16 @@ def segments(function, n_rows, fuse=True):
     with ag.Graph() as g:
         rows = ag.pump("rows", (2,), ragged=True)
         label = ag.pump("label")
-        y = ag.ppt("f", graphs.times, params=graphs.one())(rows)
+        y = ag.ppt(
+            "f",
+            graphs.times,
+            params=graphs.one(),
+        )(rows)
         total = ag.reduce("reduce", function, y)
-        ag.loss("loss", lambda v, t: (v.sum() - t) ** 2)(
+        ag.loss(
+            "loss",
+            lambda v, t: (v.sum() - t) ** 2,
+        )(
             total,
             label,
         )
@@ -243,7 +270,10 @@ def segment_norm(rows, ids, n):
 @pytest.mark.parametrize(
     "function", [jax.ops.segment_sum, segment_mean, segment_norm, jax.ops.segment_max]
 )
-@pytest.mark.parametrize("n_rows", [(1,), (1, 2, 3)])
+@pytest.mark.parametrize(
+    "n_rows",
+    [(1,), (1, 2, 3)],
+)
 def test_reductions_of_any_sizes(function, n_rows):
     e, data = segments(function, n_rows)
 
@@ -264,7 +294,16 @@ def test_a_reduction_of_no_rows():
     e, data = segments(segment_norm, (0, 2, 0))
     loss, grad = jax.value_and_grad(
         lambda w: (
-            2 * 1.0 + (segment_norm(w * data[1]["rows"], np.zeros(2, np.int32), 1).sum() - 1) ** 2
+            2 * 1.0
+            + (
+                segment_norm(
+                    w * data[1]["rows"],
+                    np.zeros(2, np.int32),
+                    1,
+                ).sum()
+                - 1
+            )
+            ** 2
         )
     )(jnp.float32(1.5))
     np.testing.assert_allclose(e.gradients["f"], grad, rtol=1e-5)
@@ -280,7 +319,11 @@ def test_a_reduction_that_gives_integers_ends_the_gradient():
     with ag.Graph() as g:
         rows = ag.pump("rows", ragged=True)
         label = ag.pump("label")
-        y = ag.ppt("f", graphs.times, params=graphs.one())(rows)
+        y = ag.ppt(
+            "f",
+            graphs.times,
+            params=graphs.one(),
+        )(rows)
         count = ag.reduce(
             "count",
             lambda r, i, n: jax.ops.segment_sum(
@@ -353,8 +396,12 @@ def test_bfloat16_can_write_gradients(fuse):
             graphs.times,
             params=jnp.full(3, 1.5, jnp.bfloat16),
         )(x)
-        ag.loss("loss", lambda y, t: jnp.square(y - t).sum())(
-            ag.npt("double", lambda x: 2 * x)(y), label
+        ag.loss(
+            "loss",
+            lambda y, t: jnp.square(y - t).sum(),
+        )(
+            ag.npt("double", lambda x: 2 * x)(y),
+            label,
         )
     e = engine(g, fuse=fuse)
     e.virtual([{"x": np.ones(3, jnp.bfloat16), "label": np.zeros(3, jnp.bfloat16)}] * 2)
@@ -374,7 +421,12 @@ def test_a_random_body_draws_too_where_it_is_one_stage_with_the_loss(fuse):
         x = ag.pump("x")
         label = ag.pump("label")
         ag.loss("loss", lambda y, t: y - t)(
-            ag.ppt("f", noisy, params=graphs.one(), rng=True)(x),
+            ag.ppt(
+                "f",
+                noisy,
+                params=graphs.one(),
+                rng=True,
+            )(x),
             label,
         )
     e = engine(g, fuse=fuse)
@@ -399,7 +451,12 @@ def test_a_random_body_draws_the_same_number_in_both_directions_and_in_every_sch
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.ppt("f", noisy, params=graphs.one(), rng=True)(x)
+        y = ag.ppt(
+            "f",
+            noisy,
+            params=graphs.one(),
+            rng=True,
+        )(x)
         ag.sink("seen", y)
         ag.loss("loss", lambda y, t: y - t)(y, label)
     data = [{"x": np.float32(1), "label": np.float32(0)}] * 6
@@ -426,7 +483,12 @@ def test_every_epoch_draws_anew():
     with ag.Graph() as g:
         x = ag.pump("x")
         label = ag.pump("label")
-        y = ag.ppt("f", noisy, params=graphs.one(), rng=True)(x)
+        y = ag.ppt(
+            "f",
+            noisy,
+            params=graphs.one(),
+            rng=True,
+        )(x)
         ag.loss("loss", lambda y, t: y - t)(y, label)
     data = [{"x": np.float32(1), "label": np.float32(0)}] * 6
 

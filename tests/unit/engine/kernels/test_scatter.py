@@ -102,8 +102,19 @@ def test_they_equal_numpy(data):
 def test_a_number_and_rows_of_another_dtype(k):
     slots = jnp.arange(k)
     assert set_rows(jnp.ones((4, 2)), slots, 0).sum() == 2 * (4 - k)
-    assert set_rows(jnp.ones(4, bool), slots, jnp.zeros(k, bool)).sum() == 4 - k
     assert (
-        add_rows(jnp.ones((4, 2), jnp.bfloat16), slots, jnp.ones((k, 2), jnp.bfloat16)).dtype
+        set_rows(
+            jnp.ones(4, bool),
+            slots,
+            jnp.zeros(k, bool),
+        ).sum()
+        == 4 - k
+    )
+    assert (
+        add_rows(
+            jnp.ones((4, 2), jnp.bfloat16),
+            slots,
+            jnp.ones((k, 2), jnp.bfloat16),
+        ).dtype
         == jnp.bfloat16
     )

@@ -107,7 +107,13 @@ def test_threads_share_kernels() -> None:
 
 def test_equal_arguments_give_one_kernel_and_others_another() -> None:
     reduce = segment_kernels.forward(SegmentReduction(jnp.sum), WIRING)
-    assert segment_kernels.forward(SegmentReduction(jnp.sum), Wiring((0,), (0,))) is reduce
+    assert (
+        segment_kernels.forward(
+            SegmentReduction(jnp.sum),
+            Wiring((0,), (0,)),
+        )
+        is reduce
+    )
     assert segment_kernels.backward(SegmentReduction(jnp.sum), WIRING) is not reduce
     assert segment_kernels.forward(SegmentReduction(jnp.max), WIRING) is not reduce
 

@@ -25,7 +25,10 @@ def by_staleness():
     """A rule that uses what optax calls extra arguments."""
 
     def scale(updates, state, params=None, *, staleness):
-        return jax.tree.map(lambda u: -0.1 * u / (1 + staleness), updates), state
+        return jax.tree.map(
+            lambda u: -0.1 * u / (1 + staleness),
+            updates,
+        ), state
 
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), scale)
 
@@ -121,7 +124,9 @@ def test_gradients_from_several_dispatches_are_accumulated(monkeypatch):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    "settings", [{"weights": "stashed"}, {"weights": "estimated"}, {"mode": "sync"}], ids=repr
+    "settings",
+    [{"weights": "stashed"}, {"weights": "estimated"}, {"mode": "sync"}],
+    ids=repr,
 )
 def test_parameters_that_are_kept_and_updates_that_others_trigger_wait(settings, monkeypatch):
     kinds = []
@@ -207,8 +212,14 @@ def test_it_copies_no_parameters(rule):
 def layer(features):
     with ag.Graph() as g:
         h = ag.npt("start", jnp.tanh)(ag.pump("x", (features,)))
-        y = ag.ppt("layer", amp.nn.Linear(features, features))(h)
-        ag.loss("loss", lambda y, label: ((y - label) ** 2).sum())(
+        y = ag.ppt(
+            "layer",
+            amp.nn.Linear(features, features),
+        )(h)
+        ag.loss(
+            "loss",
+            lambda y, label: ((y - label) ** 2).sum(),
+        )(
             y,
             ag.pump("label", (features,)),
         )

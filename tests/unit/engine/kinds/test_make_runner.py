@@ -53,7 +53,15 @@ def test_idle_launches_touch_the_trash_slot_only_and_reach_the_size_of_the_large
             seen.add(stage.kind)
             size_for = segment_ladder if stage.kind.sums_segments else ladder_for(stage)
             for direction in ("forward", "backward", "infer"):
-                launches = list(idle_launches(runner.stage, direction, 9, 3, lambda key: 17))
+                launches = list(
+                    idle_launches(
+                        runner.stage,
+                        direction,
+                        9,
+                        3,
+                        lambda key: 17,
+                    )
+                )
                 sizes = [launch.size or size_for(launch.n_rows) for launch in launches]
                 assert sizes == sorted(sizes) and size_for(9) in sizes[-2:]
                 assert not any(slots.any() for launch in launches for slots in launch.rows)

@@ -43,7 +43,15 @@ def device(tasks, every, cost=lambda name, i: KERNELS[name]):
             timing = Timing(idle, waited, (between - start, free - between))
         else:
             timing = None
-        issues.append(Issued(work, 8, idle, between if timed else idle, timing))
+        issues.append(
+            Issued(
+                work,
+                8,
+                idle,
+                between if timed else idle,
+                timing,
+            )
+        )
         truth.append((start, between, between, free))
         if timed:
             now = free
@@ -68,12 +76,26 @@ def test_times_are_exact_where_a_stage_always_takes_the_same(work, every):
         work for work in itertools.product("ab", (True, False), [0]) for _ in range(every)
     ]  # each is timed once
     issues, truth = device(first + work, every)
-    found = np.array(place_in_time(issues, Costs(issues), truth[-1][3]))
+    found = np.array(
+        place_in_time(
+            issues,
+            Costs(issues),
+            truth[-1][3],
+        )
+    )
     np.testing.assert_allclose(found, truth, atol=3)
 
 
 @settings(max_examples=50)
-@given(work, st.integers(1, 9), st.lists(st.integers(1, 400), min_size=40, max_size=40))
+@given(
+    work,
+    st.integers(1, 9),
+    st.lists(
+        st.integers(1, 400),
+        min_size=40,
+        max_size=40,
+    ),
+)
 def test_whatever_the_device_does_the_order_is_kept_and_timed_dispatches_are_exact(
     work, every, costs
 ):
@@ -91,7 +113,10 @@ def test_whatever_the_device_does_the_order_is_kept_and_timed_dispatches_are_exa
 
 
 @settings(max_examples=30)
-@given(st.integers(2, 8), st.floats(0.3, 3.0))
+@given(
+    st.integers(2, 8),
+    st.floats(0.3, 3.0),
+)
 def test_a_device_that_changes_its_pace_is_followed(every, pace):
     """Where it is never idle, what lies between two timed dispatches ends when the second one starts."""
     issues, truth = device(
@@ -131,9 +156,14 @@ def test_a_size_that_was_never_timed_takes_its_neighbours_time():
         0,
     )
     assert costs.of(other) == (KERNELS["a"], 0.0)
-    assert costs.of(Issued((STAGES["c"], "forward", False), 8, 0, 0)) == (KERNELS["b"], 0.0), (
-        "what is usual"
-    )
+    assert costs.of(
+        Issued(
+            (STAGES["c"], "forward", False),
+            8,
+            0,
+            0,
+        )
+    ) == (KERNELS["b"], 0.0), "what is usual"
     assert Costs([]).of(other) == (0.0, 0.0)
 
 
@@ -142,7 +172,14 @@ def test_what_was_never_timed_with_changes_takes_the_kernels_time_without_and_th
     changes,
 ):
     issues, _ = device([("a", changes, 0)], 1)
-    assert Costs(issues).of(Issued((STAGES["a"], "forward", not changes), 8, 0, 0)) == (
+    assert Costs(issues).of(
+        Issued(
+            (STAGES["a"], "forward", not changes),
+            8,
+            0,
+            0,
+        )
+    ) == (
         KERNELS["a"],
         0.0,
     )

@@ -85,5 +85,11 @@ def test_what_is_compiled_in_a_timed_dispatch_is_no_loss_and_it_is_timed_again(m
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_all_are_timed_where_that_is_wanted(is_busy):
     machine = Machine(is_busy)
-    assert machine.pass_(Sampler(machine, machine.clock, every=1), 500) == 500
+    assert (
+        machine.pass_(
+            Sampler(machine, machine.clock, every=1),
+            500,
+        )
+        == 500
+    )
     assert machine.n_waits == 500 * (1 + is_busy)

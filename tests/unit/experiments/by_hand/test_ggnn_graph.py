@@ -64,7 +64,13 @@ def instances(
     else:
         ids = np.array(ids, np.int64)
     return (
-        GraphInstances(graphs, ids, {"x": x}, {"target": target}, encoding),
+        GraphInstances(
+            graphs,
+            ids,
+            {"x": x},
+            {"target": target},
+            encoding,
+        ),
         GraphInstances(
             graphs,
             ids,
@@ -122,7 +128,10 @@ def dense_loss(params, data: GraphInstances, kind: str):
             np.float32,
         )
         for v in range(first, end):
-            for e in range(graphs.out_ptr[v], graphs.out_ptr[v + 1]):
+            for e in range(
+                graphs.out_ptr[v],
+                graphs.out_ptr[v + 1],
+            ):
                 adjacency[graphs.kinds[e], graphs.receivers[e], v - first] += 1
         x = data.nodes["x"][first:end]
         hx = jnp.concatenate(
@@ -182,7 +191,11 @@ def test_gradients_are_those_of_a_dense_implementation(kind: str, encoding: str)
     assert got == pytest.approx(float(loss), rel=1e-5)
     assert set(grads) == set(want)
     for node, (grad, _) in grads.items():
-        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node]), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(grad),
+            jax.tree.leaves(want[node]),
+            strict=True,
+        ):
             assert np.abs(b).max() > 0 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
@@ -193,7 +206,11 @@ def test_both_encodings_have_equal_gradients(kind: str) -> None:
     assert loss == pytest.approx(same, rel=1e-5)
     for node, (grad, rows) in one.items():
         assert rows == other[node][1], node
-        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(other[node][0]), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(grad),
+            jax.tree.leaves(other[node][0]),
+            strict=True,
+        ):
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
@@ -225,7 +242,11 @@ def test_separate_gates_are_the_same_unit(encoding: str) -> None:
     assert loss == pytest.approx(float(want_loss), rel=1e-5)
     assert list(trainer.gradients)[4:] == ["update_gate", "reset_gate", "candidate", "readout"]
     for node, (grad, _) in trainer.gradients.items():
-        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node]), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(grad),
+            jax.tree.leaves(want[node]),
+            strict=True,
+        ):
             assert np.abs(b).max() > 0 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
@@ -238,7 +259,11 @@ def test_no_schedule_changes_the_gradients(options: dict[str, int]) -> None:
         got = gradients("regression", encoding, **options)[3]
         want = gradients("regression", encoding)[3]
         for node, (grad, _) in got.items():
-            for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node][0]), strict=True):
+            for a, b in zip(
+                jax.tree.leaves(grad),
+                jax.tree.leaves(want[node][0]),
+                strict=True,
+            ):
                 assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
@@ -286,7 +311,11 @@ def test_metrics_are_counted_by_hand(encoding: str) -> None:
     trainer = amp.Trainer(ggnn_selection(network(graphs, encoding)))
     scores = np.concatenate(list(trainer.predict(selection)["scores"].payload)).reshape(-1)
     hits = []
-    for first, end in zip(graphs.node_ptr[:-1], graphs.node_ptr[1:], strict=True):
+    for first, end in zip(
+        graphs.node_ptr[:-1],
+        graphs.node_ptr[1:],
+        strict=True,
+    ):
         ranked = np.sort(scores[first:end])
         unique = len(ranked) == 1 or ranked[-1] > ranked[-2]
         hits.append(

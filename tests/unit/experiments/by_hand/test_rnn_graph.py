@@ -18,11 +18,17 @@ DATA = generate(12, seed=3)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.nightly), True])
+@pytest.mark.parametrize(
+    "whole",
+    [pytest.param(False, marks=pytest.mark.nightly), True],
+)
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"max_active_keys": 1, "max_dispatch_size": 1}, marks=pytest.mark.nightly),
+        pytest.param(
+            {"max_active_keys": 1, "max_dispatch_size": 1},
+            marks=pytest.mark.nightly,
+        ),
         {"workers": 2},
     ],
 )
@@ -38,7 +44,10 @@ def test_gradients_of_single_sequences_are_those_of_plain_jax(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.nightly), True])
+@pytest.mark.parametrize(
+    "whole",
+    [pytest.param(False, marks=pytest.mark.nightly), True],
+)
 def test_gradients_of_buckets_are_those_of_plain_jax(whole: bool) -> None:
     """Each bucket gives the mean over its real sequences, so buckets of one length with three of them weigh a third."""
     same = DATA.lengths == np.bincount(DATA.lengths).argmax()
@@ -67,7 +76,10 @@ OF_ONE_KIND = [
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("options", [*OF_ONE_KIND, {"copies": 2, "replicas": 2, "whole": True}])
+@pytest.mark.parametrize(
+    "options",
+    [*OF_ONE_KIND, {"copies": 2, "replicas": 2, "whole": True}],
+)
 def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -> None:
     graph = list_reduction_rnn(HIDDEN, **options)
     params = initial_params(graph, {}, 0)
@@ -91,7 +103,10 @@ def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -
     assert_close(summed, expected(one, DATA))
 
 
-@pytest.mark.parametrize("wrong", [{"hidden": 0}, {"batch": 0}, {"replicas": -1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"hidden": 0}, {"batch": 0}, {"replicas": -1}],
+)
 def test_a_size_below_one_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(SettingsError, match=f"`{next(iter(wrong))}`: expected at least 1"):
         list_reduction_rnn(**wrong)  # type: ignore[arg-type]

@@ -18,7 +18,11 @@ FILES |= {"edge_types": "is=1\nhas_fear=2\n", "question_types": "has_fear=1\n"}
 
 def read(folder: Path, **changes: str) -> babi15.Questions:
     paths = [folder / f"{name}.txt" for name in FILES]
-    for path, text in zip(paths, {**FILES, **changes}.values(), strict=True):
+    for path, text in zip(
+        paths,
+        {**FILES, **changes}.values(),
+        strict=True,
+    ):
         path.write_text(text, encoding="utf-8")
     return babi15.read(*paths)
 
@@ -30,7 +34,13 @@ def deduced(questions: babi15.Questions, i: int) -> int:
     edges = range(graphs.out_ptr[first], graphs.out_ptr[end])
     triples = []
     for e in edges:
-        triples.append((graphs.senders[e], graphs.kinds[e], graphs.receivers[e]))
+        triples.append(
+            (
+                graphs.senders[e],
+                graphs.kinds[e],
+                graphs.receivers[e],
+            )
+        )
     assert sorted((b, k + 2, a) for a, k, b in triples if k < 2) == sorted(
         t for t in triples if t[1] >= 2
     )
@@ -121,7 +131,10 @@ def test_generated_answers_take_two_hops(n_nodes: int) -> None:
     assert len(questions.graphs) == 30 and set(np.diff(questions.graphs.node_ptr)) == {n_nodes}
     assert len(questions.graphs.kinds) == 30 * 2 * n_nodes
     assert [deduced(questions, i) for i in range(30)] == questions.answers.tolist()
-    assert not np.array_equal(questions.asked, babi15.generate(30, n_nodes, seed=4).asked)
+    assert not np.array_equal(
+        questions.asked,
+        babi15.generate(30, n_nodes, seed=4).asked,
+    )
     for wrong in (
         {"n": 0},
         {

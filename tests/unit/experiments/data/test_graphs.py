@@ -64,7 +64,15 @@ def test_edges_survive_any_order(seed: int) -> None:
         3,
     )
     owner = np.searchsorted(ptr, np.repeat(np.arange(ptr[-1]), graphs.out_degree), side="right") - 1
-    got = sorted(zip(owner, graphs.senders, graphs.receivers, graphs.kinds, strict=True))
+    got = sorted(
+        zip(
+            owner,
+            graphs.senders,
+            graphs.receivers,
+            graphs.kinds,
+            strict=True,
+        )
+    )
     assert got == sorted(zip(graph, *ends, kinds, strict=True))
     twice = Graphs.joined(graphs, graphs)
     for i in range(4):
@@ -129,27 +137,48 @@ def test_no_instances_give_no_messages(encoding: str) -> None:
     ("make", "error", "match"),
     [
         (
-            lambda: Graphs.from_edges([0, 2], [(0, 2, 0, 0)], 1),
+            lambda: Graphs.from_edges(
+                [0, 2],
+                [(0, 2, 0, 0)],
+                1,
+            ),
             DataError,
             r"edge 0, sender: .* \[0, 2\), got 2",
         ),
         (
-            lambda: Graphs.from_edges([0, 2], [(0, 0, -1, 0)], 1),
+            lambda: Graphs.from_edges(
+                [0, 2],
+                [(0, 0, -1, 0)],
+                1,
+            ),
             DataError,
             "edge 0, receiver: .* got -1",
         ),
         (
-            lambda: Graphs.from_edges([0, 2], [(0, 0, 1, 0), (0, 0, 1, 3)], 3),
+            lambda: Graphs.from_edges(
+                [0, 2],
+                [(0, 0, 1, 0), (0, 0, 1, 3)],
+                3,
+            ),
             DataError,
             r"edge 1, kind: .* \[0, 3\)",
         ),
         (
-            lambda: Graphs.joined(two(), Graphs.from_edges([0, 1], [], 1)),
+            lambda: Graphs.joined(
+                two(),
+                Graphs.from_edges([0, 1], [], 1),
+            ),
             DataError,
             "2 kinds of edges",
         ),
         (
-            lambda: GraphInstances(two(), np.arange(2), {}, {}, "dense"),
+            lambda: GraphInstances(
+                two(),
+                np.arange(2),
+                {},
+                {},
+                "dense",
+            ),
             SettingsError,
             "`collect` or `flatmap`",
         ),

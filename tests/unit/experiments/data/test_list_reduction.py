@@ -53,12 +53,22 @@ def test_columns(n, seed):
 def test_generated_labels_are_the_definition(seed):
     data = lr.generate(50, seed)
     for tokens, length, got in zip(
-        data.tokens.tolist(), data.lengths.tolist(), data.labels.tolist(), strict=True
+        data.tokens.tolist(),
+        data.lengths.tolist(),
+        data.labels.tolist(),
+        strict=True,
     ):
         assert got == slow_label(tokens[0] - 10, tokens[1:length])
 
 
-@given(st.integers(0, 3), st.lists(st.integers(0, 9), min_size=1, max_size=9))
+@given(
+    st.integers(0, 3),
+    st.lists(
+        st.integers(0, 9),
+        min_size=1,
+        max_size=9,
+    ),
+)
 def test_any_list_has_the_definition_for_a_label(operation, digits):
     assert label(operation, digits) == slow_label(operation, digits)
 
@@ -124,7 +134,14 @@ def test_a_sequence_is_pumped_token_by_token(n, seed, draw):
     expected = []
     for position, i in enumerate(ids):
         for t in range(data.lengths[i]):
-            expected.append((position, t, int(data.lengths[i]), int(data.tokens[i, t])))
+            expected.append(
+                (
+                    position,
+                    t,
+                    int(data.lengths[i]),
+                    int(data.tokens[i, t]),
+                )
+            )
     columns = (
         tokens.instance,
         tokens.fields["t"],
@@ -174,7 +191,11 @@ def test_pumped_whole_the_rows_are_the_same(n, seed):
         assert np.array_equal(group.sizes, np.bincount(steps.instance))
 
 
-@given(st.integers(1, 60), st.integers(1, 9), SEEDS)
+@given(
+    st.integers(1, 60),
+    st.integers(1, 9),
+    SEEDS,
+)
 def test_every_sequence_is_in_one_bucket_of_its_length(n, batch_size, seed):
     data = lr.generate(n, seed)
     buckets = lr.Buckets(data, batch_size, hidden=2).reshuffle(np.random.default_rng(seed))

@@ -113,7 +113,11 @@ def test_synthetic_can_be_learned_and_repeats():
     )
 
 
-@given(st.integers(1, 30), st.integers(1, 12), st.integers(0, 5))
+@given(
+    st.integers(1, 30),
+    st.integers(1, 12),
+    st.integers(0, 5),
+)
 def test_every_image_is_in_one_batch(n, batch_size, seed):
     data = digits(n)
     batches = mnist.Batches(data, batch_size).reshuffle(np.random.default_rng(seed))

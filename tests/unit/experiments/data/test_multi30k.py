@@ -71,4 +71,7 @@ def test_the_real_pairs() -> None:
     data = multi30k.load(min_count=1)
     assert [len(part) for part in (data.train, data.valid, data.test)] == [29_000, 1_014, 1_000]
     assert len(data.source_vocabulary) == 10_210 + 3 and len(data.target_vocabulary) == 18_722 + 3
-    assert (len(data.train.source.words), len(data.train.target.words)) == (377_534, 360_706)
+    assert (
+        len(data.train.source.words),
+        len(data.train.target.words),
+    ) == (377_534, 360_706)

@@ -39,7 +39,12 @@ def test_a_batch_by_hand() -> None:
 
 
 @settings(max_examples=30)
-@given(lengths, st.integers(1, 4), st.integers(1, 8), st.integers(1, 4))
+@given(
+    lengths,
+    st.integers(1, 4),
+    st.integers(1, 8),
+    st.integers(1, 4),
+)
 def test_every_pair_that_fits_comes_once(
     sizes: list, batch: int, max_length: int, n_buckets: int
 ) -> None:
@@ -89,7 +94,11 @@ def test_epochs_differ_and_follow_from_the_seed() -> None:
 
 
 @settings(max_examples=30)
-@given(lengths, st.integers(1, 8), st.integers(0, 8))
+@given(
+    lengths,
+    st.integers(1, 8),
+    st.integers(0, 8),
+)
 def test_instances_are_the_sentences_with_their_marks(sizes: list, max_length: int, n: int) -> None:
     sides = ([[3 + k for k in range(pair[side])] for pair in sizes] for side in range(2))
     pairs = Pairs(*(Sentences.of(side) for side in sides))

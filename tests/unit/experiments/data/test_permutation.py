@@ -10,7 +10,12 @@ from experiments.data.permutation import N_PLACES, Shuffles, generate, shuffles
 def test_labels_are_what_the_operations_do_one_by_one():
     data = generate(20, 5, seed=3)
     moves = shuffles(5)
-    for digits, order, label in zip(data.digits, data.orders, data.labels, strict=True):
+    for digits, order, label in zip(
+        data.digits,
+        data.orders,
+        data.labels,
+        strict=True,
+    ):
         for k in order:
             digits = [digits[moves[k][place]] for place in range(N_PLACES)]
         assert digits[0] == label

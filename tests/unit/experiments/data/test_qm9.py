@@ -30,7 +30,10 @@ GOOD: dict[str, Any] = {
         ],
         np.uint8,
     ),
-    "bond_type": np.array([1, 3, 1, 3, 1], np.uint8),
+    "bond_type": np.array(
+        [1, 3, 1, 3, 1],
+        np.uint8,
+    ),
 }
 
 
@@ -210,7 +213,10 @@ def test_the_split_is_seeded_and_standardised() -> None:
     assert target.mean() == pytest.approx(0, abs=1e-5) and target.std() == pytest.approx(
         1, abs=1e-5
     )
-    assert split.std == pytest.approx(molecules.mu[split.train.ids].std(), rel=1e-5)
+    assert split.std == pytest.approx(
+        molecules.mu[split.train.ids].std(),
+        rel=1e-5,
+    )
     small = qm9.split(molecules, 10, 1, n_train=5)
     assert np.array_equal(small.valid.ids, split.valid.ids) and len(small.train) == 5
     for wrong in (

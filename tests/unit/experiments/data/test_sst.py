@@ -79,11 +79,19 @@ def test_files_that_are_missing_empty_or_no_text(tmp_path: Path) -> None:
 
 def test_a_deep_tree_is_read_without_recursion(tmp_path: Path) -> None:
     depth = 5000
-    trees = sst.read_trees(write(tmp_path, "(1 (2 a) " * depth + "(2 b)" + ")" * depth))
+    trees = sst.read_trees(
+        write(
+            tmp_path,
+            "(1 (2 a) " * depth + "(2 b)" + ")" * depth,
+        )
+    )
     assert trees.n_nodes == 2 * depth + 1 and trees.parents[-1] == -1
 
 
-@given(st.integers(0, 20), st.integers(1, 30))
+@given(
+    st.integers(0, 20),
+    st.integers(1, 30),
+)
 def test_children_stand_before_their_parents(seed: int, n: int) -> None:
     for trees in sst.synthetic(n, 1, seed):
         for i in range(len(trees)):

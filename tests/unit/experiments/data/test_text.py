@@ -98,7 +98,12 @@ def test_seeds_follow_from_the_seed_and_the_epoch() -> None:
         )
         result = []
         for x in data.epoch(epoch):
-            result.append((x["sample_seed"].tolist(), x["dropout_seed"].tolist()))
+            result.append(
+                (
+                    x["sample_seed"].tolist(),
+                    x["dropout_seed"].tolist(),
+                )
+            )
         return result
 
     assert seeds(1, 0) == seeds(1, 0) and seeds(1, 0) != seeds(1, 1) and seeds(1, 0) != seeds(2, 0)

@@ -173,7 +173,11 @@ def test_messages_say_where_they_go(tmp_path: Path) -> None:
     }
 
 
-@given(st.integers(0, 20), st.integers(1, 30), st.randoms(use_true_random=False))
+@given(
+    st.integers(0, 20),
+    st.integers(1, 30),
+    st.randoms(use_true_random=False),
+)
 def test_a_batch_holds_what_its_instances_hold(seed: int, n: int, random) -> None:
     data = wikiner.SentenceInstances(wikiner.synthetic(n, 1, seed)[0])
     ids = np.array(
@@ -202,7 +206,10 @@ def test_synthetic_tags_follow_from_words() -> None:
     assert 0.1 < (a.words < 0).mean() < 0.2 and len(np.unique(a.tags)) == 4
     names = a.vocabulary.words
     for i in range(len(a)):
-        for j in range(a.ptr[i], a.ptr[i + 1]):
+        for j in range(
+            a.ptr[i],
+            a.ptr[i + 1],
+        ):
             if a.words[j] >= 0 and names[a.words[j]].startswith("name"):
                 title = (
                     j > a.ptr[i]
@@ -224,10 +231,16 @@ def test_synthetic_tags_follow_from_words() -> None:
 def test_the_real_sentences() -> None:
     train, valid = wikiner.load()
     assert (len(train), len(valid)) == (10_000, 1_696)
-    assert (len(train.words), len(valid.words)) == (248_038, 39_007)
+    assert (
+        len(train.words),
+        len(valid.words),
+    ) == (248_038, 39_007)
     assert len(train.vocabulary.counts) == 25_719 and len(train.vocabulary.words) == 4_651
     assert (train.words < 0).mean() == pytest.approx(0.145, abs=5e-4)
     assert (valid.words < 0).mean() == pytest.approx(0.232, abs=5e-4)
     assert (valid.tags == wikiner.OUTSIDE).mean() == pytest.approx(0.835, abs=5e-4)
     assert np.unique(train.tags).tolist() == list(range(wikiner.N_TAGS))
-    assert (np.diff(train.ptr).max(), np.diff(valid.ptr).max()) == (135, 144)
+    assert (
+        np.diff(train.ptr).max(),
+        np.diff(valid.ptr).max(),
+    ) == (135, 144)

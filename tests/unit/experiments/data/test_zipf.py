@@ -28,7 +28,10 @@ def test_words_follow_the_law_with_and_without_copies(copy: float) -> None:
     # Copies come in runs of 1 / (1 - copy), so there are that many fewer independent words.
     assert (np.abs(seen - p) < 5 * np.sqrt(p * (1 - p) * 2 / (n * (1 - copy)))).all()
     again = (words[3:] == words[:-3]).mean()
-    assert again == pytest.approx(copy + (1 - copy) * (p**2).sum(), abs=0.02)
+    assert again == pytest.approx(
+        copy + (1 - copy) * (p**2).sum(),
+        abs=0.02,
+    )
     assert words.dtype == np.int32 and len(words) == n
 
 
@@ -43,7 +46,11 @@ def test_pairs_are_translated_by_one_dictionary() -> None:
     dictionary: dict[int, int] = {}
     for pairs in (data, other):
         for i in range(len(pairs)):
-            for word, translated in zip(pairs.source[i], pairs.target[i][::-1], strict=True):
+            for word, translated in zip(
+                pairs.source[i],
+                pairs.target[i][::-1],
+                strict=True,
+            ):
                 assert dictionary.setdefault(int(word), int(translated)) == translated
     assert len(set(dictionary.values())) == len(dictionary) and min(dictionary) >= 3
     assert data.source.lengths.min() >= 1 and data.source.lengths.max() <= 4

@@ -122,7 +122,11 @@ def test_gradients_are_those_of_a_direct_implementation(workers, replicas):
     assert len(set(taken)) > 2, "the inputs should be pondered for different numbers of steps"
     assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
     for node, (grad, rows) in parity.joined(trainer.gradients).items():
-        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node]), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(grad),
+            jax.tree.leaves(want[node]),
+            strict=True,
+        ):
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
         assert rows == {"step": sum(taken), "classify": len(data)}[node]
 

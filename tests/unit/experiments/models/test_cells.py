@@ -215,7 +215,10 @@ NO_CASE = {
         [f"functions.translation_function.{name}" for name in ("by_layer", "nested")], KEYS
     ),
     **dict.fromkeys([f"functions.zoo.{name}" for name in ZOO_PARTS], ZOO),
-    **dict.fromkeys([*STARTS, *(f"functions.{name}" for name in FUNCTION_STARTS)], START),
+    **dict.fromkeys(
+        [*STARTS, *(f"functions.{name}" for name in FUNCTION_STARTS)],
+        START,
+    ),
     **dict.fromkeys(
         [
             "nn.ngram_hash.mix",

@@ -79,7 +79,11 @@ def test_functions_compute_what_the_graphs_of_nodes_do(kind, metric):
     assert set(got) == set(wanted)
     for node, (grads, rows) in wanted.items():
         assert got[node][1] == rows, node
-        for a, b in zip(jax.tree.leaves(got[node][0]), jax.tree.leaves(grads), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(got[node][0]),
+            jax.tree.leaves(grads),
+            strict=True,
+        ):
             assert np.abs(b).max() > 0 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
     (mine,), (theirs,) = (
         [stage.params for stage in trainer.plan.stages if stage.kind is EDGES]
@@ -100,7 +104,11 @@ def test_gradients_of_replicas_add_up_to_those_of_one(kind):
     assert {"edge0/0", "edge0/1", "update/0", "update/1"} < set(trainer.params)
     (one, wanted), (two, got) = found
     assert two == pytest.approx(one, rel=1e-5)
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(got),
+        jax.tree.leaves(wanted),
+        strict=True,
+    ):
         assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
 
 
@@ -136,7 +144,8 @@ def test_plain_instances_are_the_same_graphs():
 
 
 @pytest.mark.parametrize(
-    ("start", "last"), [(ggnn.init_regression, "readout"), (ggnn.init_selection, "score")]
+    ("start", "last"),
+    [(ggnn.init_regression, "readout"), (ggnn.init_selection, "score")],
 )
 def test_no_two_layers_begin_with_the_same_numbers(start, last):
     """`split(key)[i]` is `fold_in(key, i)`: a layer that splits the network's key itself draws what another one has drawn."""

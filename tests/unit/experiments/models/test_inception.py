@@ -17,7 +17,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.users
 def test_the_papers_model_has_its_parameters() -> None:
-    weights = classifiers.shapes(inception.Inception, inception.Config.full())["weights"]
+    weights = classifiers.shapes(
+        inception.Inception,
+        inception.Config.full(),
+    )["weights"]
     assert functional.count(weights) == 27_161_264
     assert weights["head"]["kernel"].shape == (2048, 1000)
     weights.pop("auxiliary")

@@ -29,7 +29,13 @@ CONFIG = lm.Config(
     steps=6,
     dropout=0.0,
 )
-BATCH = next(Contiguous(zipf.tokens(200, 40), 4, 6).epoch())
+BATCH = next(
+    Contiguous(
+        zipf.tokens(200, 40),
+        4,
+        6,
+    ).epoch()
+)
 evaluate = jax.jit(lm.make_evaluate(CONFIG))
 
 
@@ -101,7 +107,14 @@ def test_words_behind_a_sentences_end_do_not_count() -> None:
         loss_fn = jax.jit(lm.make_loss(replace(CONFIG, samples=samples)))
         padded = []
         for rows in ({}, others):
-            padded.append(float(loss_fn(params, {**BATCH, **rows, "length": lengths})))
+            padded.append(
+                float(
+                    loss_fn(
+                        params,
+                        {**BATCH, **rows, "length": lengths},
+                    )
+                )
+            )
         assert padded[0] == padded[1] < float(loss_fn(params, BATCH))
     assert padded[0] == pytest.approx(
         float(evaluate(params, {**BATCH, "length": lengths})[0]) / 4,
@@ -156,7 +169,11 @@ def test_training_learns_to_copy_and_touches_few_rows() -> None:
         and softmax <= 12 + len(np.unique(batch["targets"])) < 40
     )
     average = averaged(params, opt_state)
-    assert not np.allclose(average["lstm"]["kernel"], params["lstm"]["kernel"], atol=1e-4)
+    assert not np.allclose(
+        average["lstm"]["kernel"],
+        params["lstm"]["kernel"],
+        atol=1e-4,
+    )
     assert average["embedding"] is params["embedding"]
 
 

@@ -117,7 +117,11 @@ def test_gradients_are_those_of_a_dense_implementation(top, workers, replicas):
     loss, want = jax.jit(jax.value_and_grad(lambda p: direct_loss(p, data, experts)))(params)
     assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
     for node, (grad, _) in parity.joined(trainer.gradients).items():
-        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node]), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(grad),
+            jax.tree.leaves(want[node]),
+            strict=True,
+        ):
             assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1e-6), node
 
 

@@ -64,11 +64,18 @@ def test_gradients_are_those_of_plain_jax() -> None:
     wanted = jax.grad(total)(params)
     for node, (tree, rows) in trainer.gradients.items():
         assert rows == 3
-        for one, other in zip(jax.tree.leaves(tree), jax.tree.leaves(wanted[node]), strict=True):
+        for one, other in zip(
+            jax.tree.leaves(tree),
+            jax.tree.leaves(wanted[node]),
+            strict=True,
+        ):
             assert np.abs(one - other).max() <= 1e-5 * np.abs(other).max()
 
 
-@pytest.mark.parametrize("sizes", [(784,), (784, 0, 10)])
+@pytest.mark.parametrize(
+    "sizes",
+    [(784,), (784, 0, 10)],
+)
 def test_it_needs_a_layer_and_features(sizes: tuple[int, ...]) -> None:
     with pytest.raises(SettingsError, match="two sizes or more, all at least 1"):
         mlp(sizes)

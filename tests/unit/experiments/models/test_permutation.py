@@ -19,7 +19,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 def direct_loss(params, data):
     total = 0.0
-    for digits, order, label in zip(data.digits, data.orders, data.labels, strict=True):
+    for digits, order, label in zip(
+        data.digits,
+        data.orders,
+        data.labels,
+        strict=True,
+    ):
         h = sum(params["embed"][place, digit] for place, digit in enumerate(digits))
         for k in order:
             h = jax.nn.relu(h @ params[f"operation{k}"]["w"] + params[f"operation{k}"]["b"])
@@ -109,7 +114,10 @@ def test_bad_sizes_are_refused():
             SettingsError, match="permutation, sizes: expected at least 1 operation and 1 feature"
         ):
             init(jax.random.key(0), *sizes)
-    assert embed(jnp.ones((6, 10, 2)), jnp.zeros((3, 6), jnp.int32)).shape == (3, 2)
+    assert embed(
+        jnp.ones((6, 10, 2)),
+        jnp.zeros((3, 6), jnp.int32),
+    ).shape == (3, 2)
 
 
 def test_operations_are_numbered_however_many_there_are():

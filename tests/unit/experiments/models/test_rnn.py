@@ -71,7 +71,10 @@ OF_ONE_KIND = [
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("options", [*OF_ONE_KIND, {"copies": 2, "replicas": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [*OF_ONE_KIND, {"copies": 2, "replicas": 2}],
+)
 def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -> None:
     model = list_reduction_rnn(HIDDEN, **options)
     params = model.initial_params
@@ -103,7 +106,10 @@ def test_metrics_of_copies_are_those_of_one() -> None:
     assert found[0] == pytest.approx(found[1]) and {*found[0]} == {"loss", "accuracy"}
 
 
-@pytest.mark.parametrize("wrong", [{"hidden": 0}, {"batch": 0}, {"replicas": -1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"hidden": 0}, {"batch": 0}, {"replicas": -1}],
+)
 def test_a_size_below_one_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(SettingsError, match=f"`{next(iter(wrong))}`: expected at least 1"):
         list_reduction_rnn(**wrong)  # type: ignore[arg-type]

@@ -88,7 +88,11 @@ def lstm(
         h = jnp.tanh(c) / (1 + jnp.exp(-o))
         return (h, c), h
 
-    return jax.lax.scan(step, (jnp.zeros(hidden), jnp.zeros(hidden)), x)[1]
+    return jax.lax.scan(
+        step,
+        (jnp.zeros(hidden), jnp.zeros(hidden)),
+        x,
+    )[1]
 
 
 def direct_logits(
@@ -111,7 +115,10 @@ def direct_logits(
         return left, right
 
     vectors = []
-    for j in range(data.ptr[i], data.ptr[i + 1]):
+    for j in range(
+        data.ptr[i],
+        data.ptr[i + 1],
+    ):
         if data.words[j] >= 0:
             vectors.append(params["embed"][data.words[j]])
         else:
@@ -173,7 +180,11 @@ def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path) -> None:
         sums = jax.tree.map(np.add, sums, grads)
         words = words + len(data.words)
         for node, (grad, rows) in trainer.gradients.items():
-            for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(sums[node]), strict=True):
+            for a, b in zip(
+                jax.tree.leaves(grad),
+                jax.tree.leaves(sums[node]),
+                strict=True,
+            ):
                 assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), (name, node)
             assert rows == words or node not in ("word_input", "hidden", "output")
     rows = {node: rows for node, (_, rows) in trainer.gradients.items()}
@@ -191,9 +202,13 @@ def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path) -> None:
     "options",
     [
         pytest.param(
-            {"workers": 2, "replicas": 2, "max_dispatch_size": 2}, marks=pytest.mark.nightly
+            {"workers": 2, "replicas": 2, "max_dispatch_size": 2},
+            marks=pytest.mark.nightly,
         ),
-        pytest.param({"max_dispatch_size": 1, "max_active_keys": 1}, marks=pytest.mark.users),
+        pytest.param(
+            {"max_dispatch_size": 1, "max_active_keys": 1},
+            marks=pytest.mark.users,
+        ),
     ],
 )
 def test_gradients_stay_with_replicas_workers_and_single_messages(
@@ -223,7 +238,11 @@ def test_gradients_stay_with_replicas_workers_and_single_messages(
         {name: params[name] for name in got},
         data,
     )
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(got),
+        jax.tree.leaves(want),
+        strict=True,
+    ):
         assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
 
 
@@ -316,8 +335,22 @@ def test_tables_and_matrices_start_as_said() -> None:
     [
         (lambda: Sizes(mlp=0), "sizes of at least 1"),
         (lambda: Sizes(noise=-0.1), "noise of at least 0"),
-        (lambda: init(jax.random.key(0), 0, 5), "n_words"),
-        (lambda: init(jax.random.key(0), 5, 0), "n_characters"),
+        (
+            lambda: init(
+                jax.random.key(0),
+                0,
+                5,
+            ),
+            "n_words",
+        ),
+        (
+            lambda: init(
+                jax.random.key(0),
+                5,
+                0,
+            ),
+            "n_characters",
+        ),
         (lambda: tagger(replicas=0), "replicas"),
     ],
 )

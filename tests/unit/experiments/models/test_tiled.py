@@ -24,7 +24,10 @@ def build(rows, columns, workers):
         ag.loss(
             "loss",
             lambda a, b: jnp.sum((jnp.tanh(a) - b) ** 2),
-        )(tiled_linear("layer", x, N_IN, N_OUT, rows, columns, workers=workers), y)
+        )(
+            tiled_linear("layer", x, N_IN, N_OUT, rows, columns, workers=workers),
+            y,
+        )
     return graph
 
 

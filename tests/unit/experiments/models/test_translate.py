@@ -49,9 +49,16 @@ def search(width: int, alpha: float, limit: int = 3):
     ) -> tuple[jax.Array, jax.Array]:
         return state, jnp.asarray(LOGITS)[state, words]
 
-    return jax.jit(lambda s: _search(decode, s, 2, width, limit, alpha))(
-        jnp.repeat(jnp.arange(2), width)
-    )
+    return jax.jit(
+        lambda s: _search(
+            decode,
+            s,
+            2,
+            width,
+            limit,
+            alpha,
+        )
+    )(jnp.repeat(jnp.arange(2), width))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])

@@ -65,7 +65,10 @@ def direct_loss(params, trees: sst.Trees, kind: str):
     total = 0.0
     for i in range(len(trees)):
         states: list = []
-        for k in range(trees.ptr[i], trees.ptr[i + 1]):
+        for k in range(
+            trees.ptr[i],
+            trees.ptr[i + 1],
+        ):
             if trees.words[k] >= 0:
                 x = params["embed"][trees.words[k]]
                 gates = x @ params["leaf"]["w"] + params["leaf"]["b"]
@@ -154,7 +157,11 @@ def test_gradients_are_those_of_a_direct_implementation(
         )
     for node, (grad, rows) in found.items():
         want = grads[node]
-        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(grad),
+            jax.tree.leaves(want),
+            strict=True,
+        ):
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
         assert rows == {"embed": 16, "leaf": 16, "branch": 12, "classify": 28}[node]
 
@@ -218,7 +225,14 @@ def test_dropout_keeps_the_mean_and_is_off_without_a_key() -> None:
         (lambda: Cells("lstm"), "`fold` or `tai`"),
         (lambda: Cells(hidden=0), "sizes of at least 1"),
         (lambda: Cells(keep=0.0), "0 < keep <= 1"),
-        (lambda: init(jax.random.key(0), 0, Cells()), "n_words"),
+        (
+            lambda: init(
+                jax.random.key(0),
+                0,
+                Cells(),
+            ),
+            "n_words",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit(make, match: str) -> None:

@@ -67,7 +67,13 @@ def test_numbers_are_those_of_the_function(body):
     found = jax.jit(lambda *args: in_one_kernel(run, *args))(XS, KS)
     assert found is not None
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6)
-    known = jax.jit(lambda: in_one_kernel(run, jnp.asarray(XS), jnp.asarray(KS)))()
+    known = jax.jit(
+        lambda: in_one_kernel(
+            run,
+            jnp.asarray(XS),
+            jnp.asarray(KS),
+        )
+    )()
     np.testing.assert_allclose(known, expected, rtol=2e-6, atol=1e-6)
 
 
@@ -78,7 +84,11 @@ def test_writes_go_row_by_row():
     run = partial(one_by_one, only_writes)
     found = jax.jit(lambda *args: in_one_kernel(run, *args))(XS, KS)
     assert found is not None
-    np.testing.assert_allclose(found, jax.jit(run)(XS, KS), rtol=1e-6)
+    np.testing.assert_allclose(
+        found,
+        jax.jit(run)(XS, KS),
+        rtol=1e-6,
+    )
 
 
 def test_constants_that_a_function_closes_over():
@@ -108,7 +118,11 @@ def test_constants_that_a_function_closes_over():
 
 def updates(x, k):
     """Under `jax.vmap` its write becomes a `scatter`."""
-    row = lax.dynamic_update_slice(jnp.zeros(16), x[None], (k,))
+    row = lax.dynamic_update_slice(
+        jnp.zeros(16),
+        x[None],
+        (k,),
+    )
     return lax.fori_loop(
         0,
         3,
@@ -125,8 +139,16 @@ def test_under_vmap_and_several_devices():
         np.stack([XS, XS]),
         np.stack([KS, KS]),
     )
-    np.testing.assert_allclose(several, jnp.stack([expected, expected]), rtol=1e-6)
-    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+    np.testing.assert_allclose(
+        several,
+        jnp.stack([expected, expected]),
+        rtol=1e-6,
+    )
+    mesh = jax.make_mesh(
+        (2,),
+        ("d",),
+        axis_types=(AxisType.Auto,),
+    )
     spec = PartitionSpec("d")
     parts = jax.shard_map(
         kernel,
@@ -135,7 +157,11 @@ def test_under_vmap_and_several_devices():
         out_specs=spec,
         check_vma=False,
     )
-    np.testing.assert_allclose(jax.jit(parts)(XS, KS), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.jit(parts)(XS, KS),
+        expected,
+        rtol=1e-6,
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,17 +172,35 @@ def test_under_vmap_and_several_devices():
         lambda x, k: jnp.full(16, x) @ jnp.ones((16, 256)),
         lambda x, k: jnp.tanh(jnp.full(20_000, x)) + k,
         lambda x, k: jnp.linalg.cholesky(jnp.eye(2) * (2 + x)),
-        lambda x, k: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((), np.float32), x),
+        lambda x, k: jax.pure_callback(
+            lambda x: x,
+            jax.ShapeDtypeStruct((), np.float32),
+            x,
+        ),
     ],
     ids=["sort", "product", "long product", "large", "cholesky", "callback"],
 )
 def test_operations_that_were_not_tried_are_left_to_xla(body):
-    assert in_one_kernel(partial(one_by_one, body), jnp.asarray(XS), jnp.asarray(KS)) is None
+    assert (
+        in_one_kernel(
+            partial(one_by_one, body),
+            jnp.asarray(XS),
+            jnp.asarray(KS),
+        )
+        is None
+    )
 
 
 def test_a_switch_leaves_all_to_xla(monkeypatch):
     monkeypatch.setenv(SWITCH, "0")
-    assert in_one_kernel(partial(one_by_one, loop), jnp.asarray(XS), jnp.asarray(KS)) is None
+    assert (
+        in_one_kernel(
+            partial(one_by_one, loop),
+            jnp.asarray(XS),
+            jnp.asarray(KS),
+        )
+        is None
+    )
 
 
 def test_functions_of_old_entries_are_no_writes():

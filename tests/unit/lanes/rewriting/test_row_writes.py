@@ -68,14 +68,22 @@ def test_rows_at_places_of_one_axis(scatter, mode, n, width, seed):
 
 
 @settings(max_examples=examples(100))
-@given(st.booleans(), st.sampled_from(MODES), st.integers(0, 1 << 16))
+@given(
+    st.booleans(),
+    st.sampled_from(MODES),
+    st.integers(0, 1 << 16),
+)
 def test_a_batch_of_writes(adds, mode, seed):
     """Each row of a batch writes into its own array, as under `jax.vmap`."""
     rng = np.random.default_rng(seed)
     arrays = rng.normal(size=(3, 5, 2)).astype(np.float32)
     places = rng.integers(-2, 8, (3, 1)).astype(np.int32)
     rows = rng.normal(size=(3, 2)).astype(np.float32)
-    numbers = lax.ScatterDimensionNumbers((0,), (0,), (0,))
+    numbers = lax.ScatterDimensionNumbers(
+        (0,),
+        (0,),
+        (0,),
+    )
     scatter = lax.scatter_add if adds else lax.scatter
     write = jax.vmap(lambda *args: scatter(*args, numbers, mode=mode))
     given = [jnp.asarray(x) for x in (arrays, places, rows)]

@@ -12,7 +12,10 @@ from jax.interpreters import batching, mlir
 
 import ampjax as amp
 
-NS = jnp.asarray([3, 1, 9, 2, 5, 4], jnp.int32)
+NS = jnp.asarray(
+    [3, 1, 9, 2, 5, 4],
+    jnp.int32,
+)
 
 
 def like_equinox(name, batched):
@@ -30,7 +33,10 @@ def refused(values, axes):
     raise ValueError("cannot be batched")
 
 
-unvmap_any = like_equinox("unvmap_any", lambda values, axes: (unvmap_any.bind(*values), None))
+unvmap_any = like_equinox(
+    "unvmap_any",
+    lambda values, axes: (unvmap_any.bind(*values), None),
+)
 nonbatchable = like_equinox("nonbatchable", refused)
 
 
@@ -56,7 +62,12 @@ def checked(n, most):
     def wrong(k):
         raise ValueError("a wrong element")
 
-    k = lax.fori_loop(0, n, lambda _, k: k + 1, jnp.int32(1))
+    k = lax.fori_loop(
+        0,
+        n,
+        lambda _, k: k + 1,
+        jnp.int32(1),
+    )
     of_host = jax.ShapeDtypeStruct((), np.int32)
     is_wrong = unvmap_any.bind((k < 2) | (k > most))
     return lax.cond(

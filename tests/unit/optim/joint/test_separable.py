@@ -34,7 +34,11 @@ def by_path(tree):
         optax.lamb(0.1),
         optax.adafactor(0.1),
         optax.inject_hyperparams(optax.adam)(learning_rate=0.1),
-        optax.chain(optax.clip(1.0), optax.clip_by_block_rms(1.0), optax.rmsprop(0.1)),
+        optax.chain(
+            optax.clip(1.0),
+            optax.clip_by_block_rms(1.0),
+            optax.rmsprop(0.1),
+        ),
         optax.MultiSteps(optax.adam(0.1), 2).gradient_transformation(),
         optax.chain(scale_by_staleness(), optax.sgd(0.1)),
     ],
@@ -64,7 +68,10 @@ def test_transforms_of_each_leaf(tx):
         optax.masked(optax.sgd(0.1), FIRST),
         optax.adamw(0.1, mask=FIRST),
         optax.adamw(0.1, mask=by_path),
-        optax.multi_transform({True: optax.sgd(0.1), False: optax.set_to_zero()}, by_path),
+        optax.multi_transform(
+            {True: optax.sgd(0.1), False: optax.set_to_zero()},
+            by_path,
+        ),
         optax.add_noise(0.1, 0.5, key=0),
         optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()),
         optax.lbfgs(),
@@ -105,7 +112,10 @@ def test_what_does_nothing_to_some_is_not_the_same_for_all():
 
 def test_a_form_puts_nodes_together_and_takes_them_apart():
     tree = {
-        "b": [jnp.float32(1), {"x": jnp.float32(2)}],
+        "b": [
+            jnp.float32(1),
+            {"x": jnp.float32(2)},
+        ],
         "a": jnp.float32(3),
         "c": jnp.float32(4),
     }

@@ -36,7 +36,15 @@ def path(tx, gradients, staleness):
 
 @pytest.mark.nightly
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.floats(0, 9), min_size=1, max_size=8), st.floats(0, 0.99), st.integers(0, 99))
+@given(
+    st.lists(
+        st.floats(0, 9),
+        min_size=1,
+        max_size=8,
+    ),
+    st.floats(0, 0.99),
+    st.integers(0, 99),
+)
 def test_it_is_the_running_mean_of_changes(staleness, decay, seed):
     """γ = D ** (1 / staleness), and 0 in the limit of none."""
     gradients = np.random.default_rng(seed).normal(size=(len(staleness), 2))
@@ -72,7 +80,10 @@ def test_updates_have_the_same_bits():
         np.testing.assert_array_equal(params, want)
 
 
-@pytest.mark.parametrize(("decay", "late"), [(0.0, 3), (0.135, 1), (0.135, 4), (0.5, 2)])
+@pytest.mark.parametrize(
+    ("decay", "late"),
+    [(0.0, 3), (0.135, 1), (0.135, 4), (0.5, 2)],
+)
 def test_at_a_constant_velocity_the_estimate_is_the_parameters_of_then(decay, late):
     """It begins at zero, so what is missing falls by D in each `late` updates; nothing is missing with D = 0."""
     n = 8 * late

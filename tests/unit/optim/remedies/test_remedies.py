@@ -80,7 +80,9 @@ def test_without_delay_it_is_the_plain_optimizer(name):
     tx, plain = PLAIN[name]
     gradients = some(6, 0)
     for one, other in zip(
-        apply(tx, gradients, [0] * 6)[0], apply(plain, gradients, [0] * 6)[0], strict=True
+        apply(tx, gradients, [0] * 6)[0],
+        apply(plain, gradients, [0] * 6)[0],
+        strict=True,
     ):
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=1e-7)
 
@@ -107,7 +109,11 @@ def test_it_goes_down_a_quadratic_with_delayed_gradients(name):
 
 
 @settings(max_examples=10)
-@given(STALENESS, st.floats(0, 2), st.integers(1, 6))
+@given(
+    STALENESS,
+    st.floats(0, 2),
+    st.integers(1, 6),
+)
 @pytest.mark.slow
 def test_steps_become_shorter(staleness, exponent, n):
     gradients = some(len(staleness), 1)
@@ -152,7 +158,11 @@ def test_stale_gradients_are_left_out(staleness, most):
     gradients = some(len(staleness), 2)
     made, _, _ = apply(bounded_staleness(ADAM, most), gradients, staleness)
     fresh = [i for i, late in enumerate(staleness) if late <= most]
-    wanted = apply(ADAM, gradients[fresh], [0] * len(fresh))[0]
+    wanted = apply(
+        ADAM,
+        gradients[fresh],
+        [0] * len(fresh),
+    )[0]
     for i, update in enumerate(made):
         np.testing.assert_array_equal(
             update,
@@ -161,7 +171,12 @@ def test_stale_gradients_are_left_out(staleness, most):
 
 
 @settings(max_examples=10)
-@given(STALENESS, st.floats(0, 2), st.integers(1, 3), st.booleans())
+@given(
+    STALENESS,
+    st.floats(0, 2),
+    st.integers(1, 3),
+    st.booleans(),
+)
 def test_delays_are_compensated_to_first_order(staleness, scale, most, adaptive):
     gradients = some(len(staleness), 3)
     tx = optax.chain(
@@ -209,7 +224,11 @@ def test_compensation_is_exact_where_the_square_of_the_gradient_is_the_curvature
 
 
 @settings(max_examples=10)
-@given(STALENESS, st.floats(0, 2), st.sampled_from([MOMENTUM, ADAM]))
+@given(
+    STALENESS,
+    st.floats(0, 2),
+    st.sampled_from([MOMENTUM, ADAM]),
+)
 def test_models_run_at_predicted_weights(staleness, scale, tx):
     gradients = some(len(staleness), 4)
     _, params, state = apply(predict_weights(tx, scale), gradients, staleness)
@@ -266,14 +285,20 @@ def test_a_part_of_the_parameters_is_predicted():
 
 
 @settings(max_examples=10)
-@given(st.integers(0, 5), st.floats(0.1, 0.95))
+@given(
+    st.integers(0, 5),
+    st.floats(0.1, 0.95),
+)
 def test_a_spike_adds_what_was_missed(late, momentum):
     """A gradient that comes late, followed by none, adds up to what it would have in time: `1 / (1 - m)`."""
     tx = compensate_spikes(momentum)
     n = 8
     made, _, _ = apply(
         tx,
-        [np.ones(2), *np.zeros((n, 2))],
+        [
+            np.ones(2),
+            *np.zeros((n, 2)),
+        ],
         [late] * (n + 1),
     )
     in_time = sum(momentum**i for i in range(late + n + 1))
@@ -285,7 +310,10 @@ def test_a_spike_adds_what_was_missed(late, momentum):
 
 
 @settings(max_examples=6)
-@given(st.sampled_from([0.9, 0.99]), st.sampled_from([0.0, 0.004, 0.5]))
+@given(
+    st.sampled_from([0.9, 0.99]),
+    st.sampled_from([0.0, 0.004, 0.5]),
+)
 def test_nadam_with_a_discount(b1, discount):
     gradients = some(6, 5).astype(float)
     made, _, _ = apply(
@@ -322,7 +350,10 @@ def rotation(angle):
 
 
 @settings(max_examples=5)
-@given(st.floats(0, 3), st.integers(0, 9))
+@given(
+    st.floats(0, 3),
+    st.integers(0, 9),
+)
 @pytest.mark.slow
 def test_a_rotated_problem_is_solved_in_rotated_steps(angle, seed):
     """Turning the rows' space turns each step, as Adam's does not."""
@@ -341,14 +372,21 @@ def test_a_rotated_problem_is_solved_in_rotated_steps(angle, seed):
             made.append(np.asarray(update))
         return made
 
-    for one, other in zip(steps(gradients), steps(turn @ gradients), strict=True):
+    for one, other in zip(
+        steps(gradients),
+        steps(turn @ gradients),
+        strict=True,
+    ):
         np.testing.assert_allclose(turn @ one, other, atol=5e-3)
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 @settings(max_examples=6)
-@given(st.integers(1, 3), st.integers(0, 99))
+@given(
+    st.integers(1, 3),
+    st.integers(0, 99),
+)
 def test_steps_are_those_of_its_definition(every, seed):
     """SOAP, with the eigenvectors that gradients before this one have made."""
     b1 = 0.8
@@ -435,7 +473,11 @@ WITHOUT = [
 ]
 
 
-@pytest.mark.parametrize("tx", WITHOUT, ids=range(len(WITHOUT)))
+@pytest.mark.parametrize(
+    "tx",
+    WITHOUT,
+    ids=range(len(WITHOUT)),
+)
 def test_staleness_is_asked_for(tx):
     params = jnp.ones(2)
     with pytest.raises(SettingsError, match="expected the extra argument `staleness`, got none"):

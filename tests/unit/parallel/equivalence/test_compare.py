@@ -218,7 +218,13 @@ def test_a_loss_that_is_nearly_zero_is_all_rounding():
     w = PARAMS["w"]
     x = RNG.normal(size=(1024, DIM)).astype(np.float32)
     y = (x.astype(np.float64) @ w.astype(np.float64)).astype(np.float32)
-    assert told(make(square, {"w": w}), {"x": x, "y": y}) == []
+    assert (
+        told(
+            make(square, {"w": w}),
+            {"x": x, "y": y},
+        )
+        == []
+    )
 
 
 def half(loss):
@@ -237,7 +243,13 @@ def half(loss):
 
 def test_half_precision():
     x, y = (RNG.normal(size=(512, DIM)).astype(np.float32) for _ in range(2))
-    assert told(make(half(square), {"w": PARAMS["w"]}), {"x": x, "y": y}) == []
+    assert (
+        told(
+            make(half(square), {"w": PARAMS["w"]}),
+            {"x": x, "y": y},
+        )
+        == []
+    )
     (message,) = told(make(half(quotient)))
     assert "return `px.Weighted(total, weight)`" in message
 
@@ -256,7 +268,13 @@ def test_a_sum_in_half_precision_over_a_scan_is_rounded_in_every_step():
         return total.astype(jnp.float32) / len(batch["y"])
 
     x, y = (RNG.normal(size=(512, DIM)).astype(np.float32) for _ in range(2))
-    assert told(make(loss, {"w": PARAMS["w"]}), {"x": x, "y": y}) == []
+    assert (
+        told(
+            make(loss, {"w": PARAMS["w"]}),
+            {"x": x, "y": y},
+        )
+        == []
+    )
 
 
 # ---- what can't be compared ------------------------------------------------------------------------------------------
@@ -407,7 +425,11 @@ def test_keys_of_the_batch_are_not_told(kind):
 def test_a_difference_is_found_under_dropout_too():
     def loss(params, batch):
         e = errors(params, batch)
-        e = e * jax.random.bernoulli(batch["keys"][0], 0.9, e.shape)
+        e = e * jax.random.bernoulli(
+            batch["keys"][0],
+            0.9,
+            e.shape,
+        )
         return (e * batch["mask"]).sum() / batch["mask"].sum()
 
     (message,) = told(

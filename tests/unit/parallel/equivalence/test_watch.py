@@ -98,7 +98,8 @@ FEW = ("devices", "no barrier")
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    "how", [how if how in FEW else pytest.param(how, marks=pytest.mark.nightly) for how in RUNS]
+    "how",
+    [how if how in FEW else pytest.param(how, marks=pytest.mark.nightly) for how in RUNS],
 )
 def test_a_later_batch_that_a_cut_changes_is_told_once(how):
     with make(quotient, **RUNS[how]) as runner:
@@ -122,7 +123,8 @@ def test_a_later_batch_that_a_cut_changes_is_told_once(how):
 
 
 @pytest.mark.parametrize(
-    "how", [how if how in FEW else pytest.param(how, marks=pytest.mark.nightly) for how in RUNS]
+    "how",
+    [how if how in FEW else pytest.param(how, marks=pytest.mark.nightly) for how in RUNS],
 )
 def test_an_error_comes_before_anything_changes_and_again(how):
     with make(quotient, check_equivalence="error", **RUNS[how]) as runner:
@@ -182,7 +184,13 @@ def test_what_is_proved_is_not_computed(monkeypatch):
 def test_what_is_not_proved_is_compared_at_each_step(monkeypatch):
     compared = count(monkeypatch)
     runner = make(in_order)
-    assert told(runner, *(a_batch(i) for i in range(3))) == []
+    assert (
+        told(
+            runner,
+            *(a_batch(i) for i in range(3)),
+        )
+        == []
+    )
     assert compared == ["the first batch", "the batch of step 2", "the batch of step 3"]
     assert re.search(
         r"not proved \(`sort` \(test_watch.py:\d+\)\), so each batch is compared",
@@ -226,7 +234,13 @@ def sampled(params, batch):
     h = params["t"][batch["ids"]].mean(1)
     right = h @ params["w"]
     wrong = h @ params["t"][batch["shared"]["negatives"]].T
-    lost = jax.nn.logsumexp(jnp.concatenate([right[:, None], wrong], 1), 1) - right
+    lost = (
+        jax.nn.logsumexp(
+            jnp.concatenate([right[:, None], wrong], 1),
+            1,
+        )
+        - right
+    )
     return (batch["shared"]["weights"][batch["class"]] * lost).mean()
 
 
@@ -245,7 +259,8 @@ def shared_batch(seed):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize(
-    "how", [how if how in FEW else pytest.param(how, marks=pytest.mark.nightly) for how in RUNS]
+    "how",
+    [how if how in FEW else pytest.param(how, marks=pytest.mark.nightly) for how in RUNS],
 )
 def test_shared_leaves_train_as_on_one_device(how):
     n = 1 if how == "no barrier" else 2
@@ -315,8 +330,19 @@ def test_what_is_said_of_shared_leaves():
 def bags(params, batch):
     """Bags by offsets; one more collects the padding."""
     n = len(batch["y"])
-    bag = jnp.searchsorted(batch["offsets"], jnp.arange(len(batch["values"])), side="right") - 1
-    total = jax.ops.segment_sum(params["t"][batch["values"]], bag, n + 1)[:n]
+    bag = (
+        jnp.searchsorted(
+            batch["offsets"],
+            jnp.arange(len(batch["values"])),
+            side="right",
+        )
+        - 1
+    )
+    total = jax.ops.segment_sum(
+        params["t"][batch["values"]],
+        bag,
+        n + 1,
+    )[:n]
     return (total @ params["w"] - batch["y"]) ** 2
 
 

@@ -27,7 +27,14 @@ def test_ways_add_up() -> None:
 
 
 def test_the_network_card_is_a_bound() -> None:
-    assert step_seconds(Load(reduced=4.0, network=100.0), RATES, compute=1.0) == 1 + 5
+    assert (
+        step_seconds(
+            Load(reduced=4.0, network=100.0),
+            RATES,
+            compute=1.0,
+        )
+        == 1 + 5
+    )
 
 
 def test_a_rate_is_above_zero() -> None:

@@ -14,7 +14,10 @@ def curve(optimum, floor=1.0, share=0.1):
     return lambda count: floor + share * optimum / count + share * count / optimum
 
 
-@given(st.floats(1.0, 4096.0), st.integers(1, 256))
+@given(
+    st.floats(1.0, 4096.0),
+    st.integers(1, 256),
+)
 @settings(max_examples=200)
 def test_the_minimum_of_the_model_is_found_with_few_samples(optimum, start):
     time = curve(optimum)
@@ -36,13 +39,33 @@ def test_the_order_is_doubling_then_halving():
 
 
 def test_bounds_are_kept():
-    assert list(search("emb", curve(100.0), 4, low=1, high=24).samples) == [4, 8, 16, 24]
-    assert list(search("emb", curve(1.0), 8, low=3, high=64).samples) == [8, 16, 4, 3]
+    assert list(
+        search(
+            "emb",
+            curve(100.0),
+            4,
+            low=1,
+            high=24,
+        ).samples
+    ) == [4, 8, 16, 24]
+    assert list(
+        search(
+            "emb",
+            curve(1.0),
+            8,
+            low=3,
+            high=64,
+        ).samples
+    ) == [8, 16, 4, 3]
     assert search("emb", curve(5.0), 8, low=7, high=7).partitions == 7
 
 
 @given(
-    st.lists(st.floats(0.5, 1.5), min_size=30, max_size=30),
+    st.lists(
+        st.floats(0.5, 1.5),
+        min_size=30,
+        max_size=30,
+    ),
     st.integers(1, 64),
     st.integers(1, 100),
     st.integers(0, 500),

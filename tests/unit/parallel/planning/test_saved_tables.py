@@ -100,13 +100,20 @@ ORDINARY = [
 
 
 def combinations():
-    for how, kind, begun in itertools.product(CONTINUED, ("table", "dense"), (False, True)):
+    for how, kind, begun in itertools.product(
+        CONTINUED,
+        ("table", "dense"),
+        (False, True),
+    ):
         marks = () if (how, kind, begun) in ORDINARY else pytest.mark.nightly
         yield pytest.param(how, kind, begun, marks=marks)
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize(("how", "kind", "begun"), list(combinations()))
+@pytest.mark.parametrize(
+    ("how", "kind", "begun"),
+    list(combinations()),
+)
 def test_a_checkpoint_says_what_is_a_table(tmp_path, how, kind, begun):
     folder = saved_as(kind, tmp_path)
     n, options = CONTINUED[how]
@@ -194,8 +201,15 @@ EMPTY = {
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("how", ["devices", *left_to_nightly(list(EMPTY)[1:])])
-@pytest.mark.parametrize("lengths", [(0, 2, 2), (2, 0, 2)], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    ["devices", *left_to_nightly(list(EMPTY)[1:])],
+)
+@pytest.mark.parametrize(
+    "lengths",
+    [(0, 2, 2), (2, 0, 2)],
+    ids=str,
+)
 def test_a_feature_without_ids_stays_what_it_is(how, lengths):
     params = FIRST | {"rare": np.random.default_rng(1).normal(size=(ROWS, DIM)).astype(np.float32)}
     n = 1 if how == "no barrier" else 2

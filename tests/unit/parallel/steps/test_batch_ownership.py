@@ -37,7 +37,14 @@ def batches(n=4):
 
 
 def make(**options):
-    machines = Resources((Machine("a", tuple(jax.local_devices()[:1])),))
+    machines = Resources(
+        (
+            Machine(
+                "a",
+                tuple(jax.local_devices()[:1]),
+            ),
+        )
+    )
     return px.get_runner(
         loss,
         PARAMS,

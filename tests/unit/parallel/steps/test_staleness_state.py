@@ -22,10 +22,22 @@ PARAMS = {
     "w": np.array([0.5, -0.5], np.float32),
 }
 REMEDIES = {
-    "shorter steps": lambda: optax.chain(optax.sgd(0.2), optim.scale_by_staleness()),
-    "annealed": lambda: optax.chain(optax.adam(0.1), optim.anneal_by_staleness(5)),
-    "damped": lambda: optax.chain(optim.damp_by_staleness(0.3), optax.sgd(0.2)),
-    "spikes": lambda: optax.chain(optim.compensate_spikes(0.9), optax.scale(-0.1)),
+    "shorter steps": lambda: optax.chain(
+        optax.sgd(0.2),
+        optim.scale_by_staleness(),
+    ),
+    "annealed": lambda: optax.chain(
+        optax.adam(0.1),
+        optim.anneal_by_staleness(5),
+    ),
+    "damped": lambda: optax.chain(
+        optim.damp_by_staleness(0.3),
+        optax.sgd(0.2),
+    ),
+    "spikes": lambda: optax.chain(
+        optim.compensate_spikes(0.9),
+        optax.scale(-0.1),
+    ),
     "dropped": lambda: optim.bounded_staleness(optax.sgd(0.2, 0.9), 1),
     "predicted": lambda: optim.predict_weights(optax.sgd(0.05, 0.5)),
 }
@@ -128,7 +140,10 @@ def test_a_remedy_is_told_how_old_gradients_are(name, threshold):
 
 # Quick flags round the missed updates of rows otherwise for one program than for the other.
 @pytest.mark.nightly
-@pytest.mark.parametrize("sync", [True, pytest.param(False, marks=pytest.mark.users)])
+@pytest.mark.parametrize(
+    "sync",
+    [True, pytest.param(False, marks=pytest.mark.users)],
+)
 def test_without_staleness_it_is_the_plain_optimizer(sync):
     found = []
     for tx in (

@@ -30,7 +30,12 @@ def loss(params, batch):
 
 def machines():
     first, second = jax.local_devices()[:2]
-    return Resources((Machine("a", (first,)), Machine("b", (second,))))
+    return Resources(
+        (
+            Machine("a", (first,)),
+            Machine("b", (second,)),
+        )
+    )
 
 
 def make(function=loss, params=None, tx=None, **options):
@@ -46,7 +51,11 @@ def make(function=loss, params=None, tx=None, **options):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("run_option", ["hybrid", "ps"])
-@pytest.mark.parametrize("kept", [("table",), ("table", "more")], ids=str)
+@pytest.mark.parametrize(
+    "kept",
+    [("table",), ("table", "more")],
+    ids=str,
+)
 def test_sparse_variables_are_averaged_alike_wherever_they_live(kept, run_option):
     runner = make(
         average_dense="mean", average_sparse="sum", keep_dense=kept, run_option=run_option
@@ -120,7 +129,14 @@ def test_half_precision_is_summed_in_single_precision():
         "w": np.zeros(2, jnp.bfloat16),
     }
     config = px.ParallaxConfig(run_option="ps", average_dense="sum", average_sparse="sum")
-    one_machine = Resources((Machine("a", tuple(jax.local_devices()[:4])),))
+    one_machine = Resources(
+        (
+            Machine(
+                "a",
+                tuple(jax.local_devices()[:4]),
+            ),
+        )
+    )
     runner = px.get_runner(
         linear,
         params,
@@ -131,7 +147,10 @@ def test_half_precision_is_summed_in_single_precision():
     runner.run(
         {
             "ids": np.zeros(4, np.int32),
-            "y": np.array([256, 1, 1, 1], jnp.bfloat16),
+            "y": np.array(
+                [256, 1, 1, 1],
+                jnp.bfloat16,
+            ),
         }
     )
     assert runner.params["w"].tolist() == runner.params["table"][0].tolist() == [-260, -260]

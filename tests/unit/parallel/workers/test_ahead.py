@@ -29,7 +29,9 @@ def known(runner):
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 @pytest.mark.parametrize(
-    "options", [{"table_mode": "lazy"}, {"run_option": "ps"}], ids=["lazy", "faithful-ps"]
+    "options",
+    [{"table_mode": "lazy"}, {"run_option": "ps"}],
+    ids=["lazy", "faithful-ps"],
 )
 def test_steps_that_know_the_next_one_are_the_same(options, tmp_path, monkeypatch):
     """In lazy mode a step leaves rows as they are that it does not touch, so that they are pulled before its update."""
@@ -99,11 +101,21 @@ def test_rows_of_several_tables_that_are_more_than_fits_in_a_channel_do_not_let_
         )
     config = px.ParallaxConfig(alpha_threshold=1.0)
     one = {"machines": [{"host": "a", "address": "localhost", "devices": [0]}]}
-    with px.get_runner(two_tables, params, optax.sgd(10.0), one, config) as runner:
+    with px.get_runner(
+        two_tables,
+        params,
+        optax.sgd(10.0),
+        one,
+        config,
+    ) as runner:
         losses = []
 
         def train():
-            for this, following in zip(batches, [*batches[1:], None], strict=True):
+            for this, following in zip(
+                batches,
+                [*batches[1:], None],
+                strict=True,
+            ):
                 losses.append(float(runner.run(this, following=following).loss))
 
         training = threading.Thread(target=train, daemon=True)

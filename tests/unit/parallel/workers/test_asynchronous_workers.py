@@ -70,7 +70,10 @@ def test_every_gradient_counts_once_although_processes_are_lost(faults, tmp_path
             metrics = runner.run(counted_batch(number))
             losses.append(metrics)
             ages += metrics.staleness
-            for row, y in zip(*counted_batch(number).values(), strict=True):
+            for row, y in zip(
+                *counted_batch(number).values(),
+                strict=True,
+            ):
                 wanted[int(row)] += y
             if number in (2, 4) and faults:
                 kill(runner.hosts[faults[number == 4]], signal.SIGKILL)
@@ -107,7 +110,11 @@ def test_every_gradient_counts_once_although_processes_are_lost(faults, tmp_path
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
-@pytest.mark.parametrize("number", [0, 3], ids=["server", "worker"])
+@pytest.mark.parametrize(
+    "number",
+    [0, 3],
+    ids=["server", "worker"],
+)
 def test_processes_are_asynchronous_as_devices_are(number, tmp_path):
     """Bit for bit, with a remedy that asks how old gradients are, and a second result, for which each step waits."""
     options = {
@@ -168,7 +175,13 @@ def test_a_restart_waits_for_workers_that_still_use_the_old_tables(tmp_path):
     }
     config = px.ParallaxConfig(sync=False, max_staleness=1, alpha_threshold=2.0)
     total = float(counted_batch(3)["y"].sum())
-    with px.get_runner(counted_loss, params, optax.sgd(1.0), ONE_SERVER, config) as runner:
+    with px.get_runner(
+        counted_loss,
+        params,
+        optax.sgd(1.0),
+        ONE_SERVER,
+        config,
+    ) as runner:
         runner.build(counted_batch(0)).save(tmp_path / "first")
         workers = [state for state in runner.hosts if state.role == "worker"]
         for restart in (lambda: runner.reset(params), lambda: runner.restore(tmp_path / "first")):

@@ -35,7 +35,12 @@ def asked(there):
 
 
 def answer(there, number, result=None, error=None):
-    there.send(TREES.pack("answer", ServerAnswer(number, result, error, ByteCounts())))
+    there.send(
+        TREES.pack(
+            "answer",
+            ServerAnswer(number, result, error, ByteCounts()),
+        )
+    )
 
 
 def test_answers_find_their_requests_in_any_order(ends):
@@ -64,7 +69,13 @@ def test_answers_that_nobody_wants_any_more_are_let_go(ends, has_come):
 
 def test_a_push_is_not_answered(ends):
     servers, there = ends
-    assert servers.push(KEY, {0: ("receive", 5, {0: (np.arange(1), np.ones(1))}, None, 1)}) == {}
+    assert (
+        servers.push(
+            KEY,
+            {0: ("receive", 5, {0: (np.arange(1), np.ones(1))}, None, 1)},
+        )
+        == {}
+    )
     request = asked(there)
     assert request.is_silent and request.method == "receive" and not servers._answers
 
@@ -220,7 +231,12 @@ def test_rows_that_could_never_wait_are_asked_for_when_they_are_taken(asking):
 
 def test_rows_that_were_asked_ahead_for_another_step_leave_no_room_until_they_come(asking):
     asking._ask_ahead(Ahead(asking.work(12, 1, 1)))
-    share = asking._share_of(Go(2, asking.work(3, 4, 5)))  # another step
+    share = asking._share_of(
+        Go(
+            2,
+            asking.work(3, 4, 5),
+        )
+    )  # another step
     assert not share.pulls and not asking._servers.has_room({0: 20 * 4 * WIDTH})
     rows = asking.take(share)
     assert [len(rows[path]) for path in "abc"] == [3, 4, 5]

@@ -171,7 +171,11 @@ def test_an_interrupted_recovery_is_made_anew_with_the_next_step(tmp_path):
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
-@pytest.mark.parametrize("number", [1, 3], ids=["server", "worker"])
+@pytest.mark.parametrize(
+    "number",
+    [1, 3],
+    ids=["server", "worker"],
+)
 def test_a_process_that_hangs_is_noticed_within_two_seconds(number, tmp_path, monkeypatch):
     monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", "2")
     with make(TWO, tmp_path / "c") as runner:
@@ -199,7 +203,11 @@ def test_a_process_that_hangs_is_noticed_within_two_seconds(number, tmp_path, mo
 
 def test_every_machine_needs_a_server_for_its_own_tables():
     machines = []
-    for machine, servers in zip(TWO["machines"], (1, 0), strict=True):
+    for machine, servers in zip(
+        TWO["machines"],
+        (1, 0),
+        strict=True,
+    ):
         machines.append({**machine, "servers": servers})
     with pytest.raises(
         SettingsError,

@@ -84,7 +84,15 @@ def test_a_users_ranks_are_asked_for_what_has_changed(workers):
         settings = SchedulerSettings(
             intervals=intervals, max_active_keys=4, max_dispatch_size=4, policy=policy
         )
-        told.append(list(at_once(Scheduled(plan, settings, data), len(data), workers)))
+        told.append(
+            list(
+                at_once(
+                    Scheduled(plan, settings, data),
+                    len(data),
+                    workers,
+                )
+            )
+        )
         asked.append(len(n))
     assert first_difference(*told) is None
     assert asked[0] < asked[1]
@@ -100,7 +108,10 @@ def test_a_policy_may_look_at_states():
         assert all(len(own) == q.items for own, q in zip(states, queues, strict=True))
         return max(
             queues,
-            key=lambda q: (q.states[:, 0].max(), q.stage.number),
+            key=lambda q: (
+                q.states[:, 0].max(),
+                q.stage.number,
+            ),
         )
 
     settings = SchedulerSettings(max_active_keys=3, max_dispatch_size=1, policy=latest)

@@ -79,7 +79,10 @@ def test_the_loops_pad_as_kernels_want_it(name):
     assert any(n < size for size, n in sizes), "nothing was padded"
 
 
-@given(st.integers(1, 7), st.integers(1, 40))
+@given(
+    st.integers(1, 7),
+    st.integers(1, 40),
+)
 def test_a_padded_pack_ends_where_the_next_can_begin(n_sections, size):
     n = packs.n_lines(n_sections, size)
     assert n > N_HEAD + n_sections and n * size % ALIGNED == 0
@@ -100,7 +103,14 @@ def kept(memory, first, size=16, n_lines=5, n=3):
     return [whole[place : place + length] for place in places], places
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.integers(4, 16))
+@given(
+    st.lists(
+        st.integers(0, 5),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(4, 16),
+)
 def test_packs_are_stacked_wherever_they_lie(chosen, most):
     memory = packs.PackMemory()
     found, places = kept(memory, 0)
@@ -124,10 +134,18 @@ def test_packs_are_stacked_wherever_they_lie(chosen, most):
 def test_neighbours_are_read_in_place():
     memory = packs.PackMemory()
     found, places = kept(memory, 0)
-    assert np.shares_memory(packs.stack_packs(found, places, 16, 16), found[0])
+    assert np.shares_memory(
+        packs.stack_packs(found, places, 16, 16),
+        found[0],
+    )
     assert packs.stack_packs(found, places, 16, 16).ctypes.data % 64 == 0
     assert not np.shares_memory(
-        packs.stack_packs(found[::2], places[::2], 16, 16),
+        packs.stack_packs(
+            found[::2],
+            places[::2],
+            16,
+            16,
+        ),
         found[0],
     )
 

@@ -70,7 +70,10 @@ def test_what_was_decided_is_counted(name, train):
     assert rows == held + sum(counts)  # each is in an update, or waits for one
 
 
-@pytest.mark.parametrize("sync", [ReplicaSync("every_k", 2), ReplicaSync("message", 2)])
+@pytest.mark.parametrize(
+    "sync",
+    [ReplicaSync("every_k", 2), ReplicaSync("message", 2)],
+)
 def test_replicas_that_meet(sync):
     graph, data = model("trees in replicas")
     plan = planned(graph, 2)

@@ -58,7 +58,10 @@ def test_rows_from_a_function_of_the_old_rows_are_no_rows_that_are_written():
         rows = jax.lax.stop_gradient(params["T"]).at[0].apply(jnp.exp)[batch]
         return (rows * params["w"]).sum()
 
-    params = {"T": np.ones((9, 2), np.float32), "w": np.ones(2, np.float32)}
+    params = {
+        "T": np.ones((9, 2), np.float32),
+        "w": np.ones(2, np.float32),
+    }
     analysis = find_sparse(loss, params, np.array([1, 2]))
     assert not any(variable.sparse for variable in analysis)
 
@@ -102,7 +105,12 @@ def test_the_threshold_is_an_option():
         return end(p, p["T"][ids])
 
     assert not find_sparse(loss, PARAMS, IDS, min_rows=V + 1)["['T']"].sparse
-    assert find_sparse(loss, {"T": T[:7], "W": W}, IDS, min_rows=7)["['T']"].sparse
+    assert find_sparse(
+        loss,
+        {"T": T[:7], "W": W},
+        IDS,
+        min_rows=7,
+    )["['T']"].sparse
 
 
 def test_printed():
@@ -150,7 +158,10 @@ def test_a_loss_that_is_no_scalar(loss, got):
 
 @pytest.mark.parametrize(
     ("params", "got"),
-    [({"n": jnp.arange(3)}, "`n` int32"), ({}, "no leaf at all")],
+    [
+        ({"n": jnp.arange(3)}, "`n` int32"),
+        ({}, "no leaf at all"),
+    ],
     ids=["integers only", "empty"],
 )
 def test_parameters_without_floats(params, got):

@@ -34,7 +34,10 @@ def test_new_rows_are_the_nearest_numbers_of_the_dtype(row_dtype, seed):
     rows = any_rows(seed)
     narrow = NarrowRows(row_dtype, (5,))
     stored = narrow.stored(rows)
-    scaled = np.ldexp(rows.astype(np.float64), -exponents(stored))
+    scaled = np.ldexp(
+        rows.astype(np.float64),
+        -exponents(stored),
+    )
     if row_dtype == "int8":
         codes = np.rint(scaled).astype(np.int8)
     else:
@@ -73,7 +76,12 @@ def test_updated_rows_are_neighbours_by_the_oracles_random_numbers(row_dtype, se
     assert (narrow.read(stored) == oracle.rows[ids].astype(np.float32)).all()
     gap = gaps(
         row_dtype,
-        np.abs(np.ldexp(moved.astype(np.float64), -exponents(stored))),
+        np.abs(
+            np.ldexp(
+                moved.astype(np.float64),
+                -exponents(stored),
+            )
+        ),
     )
     assert (np.abs(narrow.read(stored) - moved) < np.ldexp(gap, exponents(stored))).all()
 
@@ -114,7 +122,10 @@ def test_the_mean_is_right(row_dtype, what):
             )
             read[i] = narrow.read(stored)[0]
     gap = np.ldexp(
-        gaps(row_dtype, np.abs(np.ldexp(row, -exponents(first)))),
+        gaps(
+            row_dtype,
+            np.abs(np.ldexp(row, -exponents(first))),
+        ),
         exponents(first),
     )
     error = np.abs(read.astype(np.float64).mean(axis=0) - row)
@@ -131,13 +142,24 @@ def test_small_updates_count_in_the_mean(row_dtype):
     gap = float(gaps(row_dtype, np.ldexp(np.ones(1), -exponents(stored)[0]))[0])
     step = gap * 2.0 ** int(exponents(stored)[0, 0]) / 1000
     for version in range(1000):
-        narrow.update(stored, places, narrow.read(stored) + np.float32(step), places, version)
+        narrow.update(
+            stored,
+            places,
+            narrow.read(stored) + np.float32(step),
+            places,
+            version,
+        )
     assert 0.8 < float(narrow.read(stored).mean() - 1) / (1000 * step) < 1.2
 
 
 def test_the_scale_is_the_smallest_with_which_the_row_fits():
     narrow = NarrowRows("int8", (2,))
-    stored = narrow.stored(np.array([[127, 5]], np.float32))
+    stored = narrow.stored(
+        np.array(
+            [[127, 5]],
+            np.float32,
+        )
+    )
     one = np.zeros(1, int)
     for largest, exponent in ((127, 0), (128, 1), (60, -1), (64, 0), (63.5, -1), (0, -100)):
         narrow.update(
@@ -150,14 +172,21 @@ def test_the_scale_is_the_smallest_with_which_the_row_fits():
         assert exponents(stored)[0, 0] == exponent, largest
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+@pytest.mark.parametrize(
+    "shape",
+    [(), (3,), (2, 3)],
+)
 def test_rows_have_any_shape(shape):
     narrow = NarrowRows("float8_e5m2", shape)
     rows = np.random.default_rng(0).normal(size=(6, *shape)).astype(np.float32)
     stored = narrow.stored(rows)
     assert stored.nbytes == 6 * (1 + rows[0].size)
     out = np.empty((2, *shape), np.float32)
-    narrow.read_some(stored, np.array([4, 1], np.int32), out)
+    narrow.read_some(
+        stored,
+        np.array([4, 1], np.int32),
+        out,
+    )
     assert (out == narrow.read(stored)[[4, 1]]).all()
     assert np.abs(out - rows[[4, 1]]).max() < 0.25 * np.abs(rows).max()
 
@@ -176,7 +205,10 @@ def test_all_numbers_of_a_format_are_kept():
 def test_the_largest_numbers_of_float32_stay_finite(row_dtype):
     """The last ones become the largest number that has the format's bits and is no infinity."""
     largest = np.finfo(np.float32).max
-    rows = np.array([[largest, -largest, 0.999 * largest, 1]], np.float32)
+    rows = np.array(
+        [[largest, -largest, 0.999 * largest, 1]],
+        np.float32,
+    )
     narrow = NarrowRows(row_dtype, (4,))
     stored = narrow.stored(rows)
     top = np.float32(LARGEST[row_dtype] / 2 ** np.floor(np.log2(LARGEST[row_dtype])) * 2.0**127)

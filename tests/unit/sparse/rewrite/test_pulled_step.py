@@ -27,7 +27,10 @@ def program():
     return rewrite(plain, PARAMS, IDS)
 
 
-@pytest.mark.parametrize("group", [0, *left_to_nightly(range(1, 8))])
+@pytest.mark.parametrize(
+    "group",
+    [0, *left_to_nightly(range(1, 8))],
+)
 def test_losses_aux_and_gradients_are_those_of_the_programs(group):
     cases = SPARSE[group::8]  # compiled together, which takes half the time
     programs = [rewrite(case.loss, case.params, case.batch) for case in cases]
@@ -40,7 +43,9 @@ def test_losses_aux_and_gradients_are_those_of_the_programs(group):
         return result
 
     for case, (got, want) in zip(
-        cases, both([(case.params, case.batch) for case in cases]), strict=True
+        cases,
+        both([(case.params, case.batch) for case in cases]),
+        strict=True,
     ):
         assert_equal(got, want, case.name)
 
@@ -74,7 +79,13 @@ def test_no_array_has_the_tables_rows():
                 )
                 == []
             ), case.name
-        assert arrays_with(V, jax.make_jaxpr(program.ids)(dense, case.batch)) == [], case.name
+        assert (
+            arrays_with(
+                V,
+                jax.make_jaxpr(program.ids)(dense, case.batch),
+            )
+            == []
+        ), case.name
 
 
 def test_such_arrays_would_be_seen():
@@ -101,7 +112,10 @@ def test_a_second_call_compiles_nothing(program):
 
 def ids_of(loss, batch, params=PARAMS):
     program = rewrite(loss, params, batch)
-    return program.ids(program.split(params)[0], batch)[PATH].tolist()
+    return program.ids(
+        program.split(params)[0],
+        batch,
+    )[PATH].tolist()
 
 
 def test_ids_come_in_the_order_of_the_reads():
@@ -117,7 +131,11 @@ def test_ids_come_in_the_order_of_the_reads():
 
 def test_ids_of_a_scan_come_step_by_step():
     def loss(p, ids):
-        return jax.lax.scan(lambda h, i: (h + p["T"][i].sum(), None), 0.0, ids.T)[0]
+        return jax.lax.scan(
+            lambda h, i: (h + p["T"][i].sum(), None),
+            0.0,
+            ids.T,
+        )[0]
 
     assert ids_of(loss, IDS) == [3, 96, 5, 0, 5, 41]
 
@@ -132,7 +150,16 @@ def test_ids_of_a_scan_come_step_by_step():
 )
 def test_ids_outside_the_table(mode, ids):
     outside = jnp.array([-98 - V, 97, -V - 1, 3])
-    assert ids_of(lambda p, i: end(p, p["T"].at[i].get(mode=mode)), outside) == ids
+    assert (
+        ids_of(
+            lambda p, i: end(
+                p,
+                p["T"].at[i].get(mode=mode),
+            ),
+            outside,
+        )
+        == ids
+    )
 
 
 def test_ids_of_a_branch_that_is_not_taken_read_nothing():
@@ -157,7 +184,12 @@ def test_the_program_of_ids_computes_nothing_else():
         )
 
     program = rewrite(loss, PARAMS, IDS)
-    text = str(jax.make_jaxpr(program.ids)(program.split(PARAMS)[0], IDS))
+    text = str(
+        jax.make_jaxpr(program.ids)(
+            program.split(PARAMS)[0],
+            IDS,
+        )
+    )
     assert "tanh" not in text and "dot_general" not in text
 
 
@@ -234,7 +266,12 @@ def test_other_sizes_of_batch_are_traced_when_they_come(program):
 
 def test_the_traces_that_are_kept_are_bounded(program):
     for size in range(MAX_SHAPES + 5):
-        program.split_loss(jax.ShapeDtypeStruct((2, size + 1), jnp.int32))
+        program.split_loss(
+            jax.ShapeDtypeStruct(
+                (2, size + 1),
+                jnp.int32,
+            )
+        )
     assert len(program._splits) == MAX_SHAPES
 
 
@@ -271,7 +308,11 @@ def test_a_program_without_tables_is_the_program():
         (value, grads["W"]),
         (
             jnp.sum(W) * IDS.sum(),
-            jnp.full((D, D), IDS.sum(), jnp.float32),
+            jnp.full(
+                (D, D),
+                IDS.sum(),
+                jnp.float32,
+            ),
         ),
     )
 
@@ -397,7 +438,11 @@ def test_rows_that_do_not_fit(program, rows, got):
         program.loss({"T": None, "W": W}, rows, IDS)
 
 
-@pytest.mark.parametrize("inverse", [{}, {PATH: np.arange(5)}], ids=["missing", "too short"])
+@pytest.mark.parametrize(
+    "inverse",
+    [{}, {PATH: np.arange(5)}],
+    ids=["missing", "too short"],
+)
 def test_positions_that_do_not_fit(program, inverse):
     with pytest.raises(
         DataError, match=r"inverse of `\['T'\]`: expected shape \(6,\), a position for each id, got"

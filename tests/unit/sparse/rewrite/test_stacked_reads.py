@@ -26,7 +26,11 @@ PARAMS = {name: RNG.normal(size=(9 + k, D)).astype(np.float32) for k, name in en
 IDS = RNG.integers(-12, 20, (B, N)).astype(
     np.int32
 )  # some are outside of each table, or count from its end
-BAGS = RNG.integers(0, 9, (B, N, 5)).astype(np.int32)
+BAGS = RNG.integers(
+    0,
+    9,
+    (B, N, 5),
+).astype(np.int32)
 MASK = RNG.random((B, N, 5)).astype(np.float32)
 BY_NAME = {name: IDS[:, k] for k, name in enumerate(NAMES)}
 
@@ -71,16 +75,16 @@ def embedded(table, ids):
 
 
 PROGRAMS = {
-    "concatenated": (lambda p, x: end(p, jnp.concatenate(each(p, x, at), 1)), IDS),
+    "concatenated": (lambda p, x: end(p, jnp.concatenate(each(p, x, at), 1),), IDS),
     "taken": (lambda p, x: end(p, jnp.concatenate(each(p, x, lambda t, i: jnp.take(t, i, axis=0, fill_value=2)), -1)), IDS),
     "clipped": (lambda p, x: end(p, jnp.stack(each(p, x, lambda t, i: t.at[i].get(mode="clip")), 1)), IDS),
-    "of functions": (lambda p, x: end(p, jnp.stack(each(p, x, embedded), 1)), IDS),
-    "along the first axis": (lambda p, x: end(p, jnp.concatenate(each(p, x, at), 0)), IDS),
-    "summed": (lambda p, x: end(p, sum(each(p, x, at))), IDS),
-    "bags": (lambda p, x: end(p, jnp.concatenate(each(p, x, lambda t, i: t[i].mean(1)), 1)), BAGS),
+    "of functions": (lambda p, x: end(p, jnp.stack(each(p, x, embedded), 1),), IDS),
+    "along the first axis": (lambda p, x: end(p, jnp.concatenate(each(p, x, at), 0),), IDS),
+    "summed": (lambda p, x: end(p, sum(each(p, x, at)),), IDS),
+    "bags": (lambda p, x: end(p, jnp.concatenate(each(p, x, lambda t, i: t[i].mean(1)), 1),), BAGS),
     "weighted bags": (lambda p, x: end(p, jnp.concatenate([(t * m[:, k, :, None]).sum(1) for m in [MASK] for k, t in enumerate(each(p, x, at))], 1)), BAGS),
     "single rows": (lambda p, x: end(p, jnp.concatenate([p[name][x[0, k]] for k, name in enumerate(NAMES)])), IDS),
-    "in another order": (lambda p, x: end(p, jnp.concatenate(each(p, x, at)[::-1], 1)), IDS),
+    "in another order": (lambda p, x: end(p, jnp.concatenate(each(p, x, at)[::-1], 1,),), IDS),
     "some of them": (lambda p, x: end(p, jnp.stack(each(p, x, at)[1:5], 1)) + end(p, p["t0"][x[:, 0]] * p["t5"][x[:, 5]]), IDS),
     "one after the other": (lambda p, x: sum((k + 1.0) * end(p, h) for k, h in enumerate(each(p, x, at))), IDS),
     "with a layer each": (lambda p, x: sum(jnp.tanh(h @ p["V"][k]).sum() for k, h in enumerate(each(p, x, at))), IDS),
@@ -129,14 +133,18 @@ def step(program, params, batch):
     )
     by_row = jnp.roll(row_grads["all"], -5, 0)
     return out, program.join(
-        grads, {path: by_row[first:end] for path, (first, end) in stack.spans.items()}
+        grads,
+        {path: by_row[first:end] for path, (first, end) in stack.spans.items()},
     )
 
 
 GROUPS = 5
 
 
-@pytest.mark.parametrize("group", [0, *left_to_nightly(range(1, GROUPS))])
+@pytest.mark.parametrize(
+    "group",
+    [0, *left_to_nightly(range(1, GROUPS))],
+)
 def test_losses_and_gradients_are_those_of_the_programs(group):
     cases = list(PROGRAMS.items())[group::GROUPS]  # compiled together, which takes half the time
     order = []
@@ -201,7 +209,12 @@ def test_a_program_is_as_long_for_many_tables_as_for_few(read):
         program, params, batch = program_of(n, read)
         dense = program.split(params)[0]
         rows = {"all": jnp.ones((8, D))}
-        inverse = {"all": jnp.zeros(program.n_ids(batch)["all"], jnp.int32)}
+        inverse = {
+            "all": jnp.zeros(
+                program.n_ids(batch)["all"],
+                jnp.int32,
+            )
+        }
         step = equations(
             lambda *args, p=program: p.value_and_grad(*args),
             dense,
@@ -221,7 +234,11 @@ def test_a_stack_knows_its_parameters():
         {"a": 3, "b": 5, "c": 2},
     )
     assert (stack.starts, stack.n_rows) == ((0, 5, 8), 10)
-    assert stack.spans == {"b": (0, 5), "a": (5, 8), "c": (8, 10)}
+    assert stack.spans == {
+        "b": (0, 5),
+        "a": (5, 8),
+        "c": (8, 10),
+    }
     assert stack.counts(np.array([0, 4, 5, 9])).tolist() == [2, 1, 1] and stack.sizes.tolist() == [
         5,
         3,
@@ -233,7 +250,11 @@ def test_a_stack_knows_its_parameters():
         np.arange(3),
     ):
         parts[path] = (ids.tolist(), values.tolist())
-    assert parts == {"b": ([0], [1]), "a": ([1], [2]), "c": ([1], [0])}
+    assert parts == {
+        "b": ([0], [1]),
+        "a": ([1], [2]),
+        "c": ([1], [0]),
+    }
 
 
 def test_a_stack_of_two_reads_each_by_itself():
@@ -243,5 +264,8 @@ def test_a_stack_of_two_reads_each_by_itself():
         IDS,
         stacks={"all": PATHS[:2]},
     )
-    ids = program.ids(program.split(PARAMS)[0], np.array([[1, -1, 3]] * 4, np.int32))["all"]
+    ids = program.ids(
+        program.split(PARAMS)[0],
+        np.array([[1, -1, 3]] * 4, np.int32),
+    )["all"]
     assert ids.tolist() == [1, 8, 3] * 4 + [10, 18, 12] * 4

@@ -8,8 +8,14 @@ import pytest
 from ampjax.sparse.rows.aligned_arrays import ALIGNMENT, aligned_empty
 
 
-@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float16, np.int64, np.bool_])
-@pytest.mark.parametrize("shape", [(0, 4), (1,), (3, 5), (1001, 3), (2, 0, 7), ()])
+@pytest.mark.parametrize(
+    "dtype",
+    [np.float32, jnp.bfloat16, np.float16, np.int64, np.bool_],
+)
+@pytest.mark.parametrize(
+    "shape",
+    [(0, 4), (1,), (3, 5), (1001, 3), (2, 0, 7), ()],
+)
 def test_they_are_aligned_and_otherwise_like_any_other(shape, dtype):
     for _ in range(5):
         array = aligned_empty(shape, dtype)

@@ -7,9 +7,12 @@ from ampjax.sparse.rows.row_kernels import RowKernels, jitted_functions
 
 N_ROWS = 512
 MAX_LAG = 16
-VALUES = np.linspace(-1, 1, N_ROWS * 512, dtype=np.float32).reshape(
-    N_ROWS, 512
-)  # 16 blocks of 32 rows
+VALUES = np.linspace(
+    -1,
+    1,
+    N_ROWS * 512,
+    dtype=np.float32,
+).reshape(N_ROWS, 512)  # 16 blocks of 32 rows
 ADAM = optax.adam(0.1)
 
 

@@ -29,7 +29,13 @@ def test_calls_with_much_to_do_run_at_the_same_time_the_first_in_this_thread():
         together.wait(30)
         return i, threading.current_thread() is threading.main_thread()
 
-    assert all_of([partial(call, 1), partial(call, 2)], PARALLEL_BYTES) == [(1, True), (2, False)]
+    assert all_of(
+        [
+            partial(call, 1),
+            partial(call, 2),
+        ],
+        PARALLEL_BYTES,
+    ) == [(1, True), (2, False)]
 
 
 def test_calls_with_little_to_do_run_in_this_thread_in_their_order():
@@ -40,7 +46,10 @@ def test_calls_with_little_to_do_run_in_this_thread_in_their_order():
     assert all_of([], PARALLEL_BYTES) == []
 
 
-@pytest.mark.parametrize("wrong", [(0,), (1,), (0, 2), (1, 2)])
+@pytest.mark.parametrize(
+    "wrong",
+    [(0,), (1,), (0, 2), (1, 2)],
+)
 def test_the_first_error_is_raised_when_all_calls_have_ended(wrong):
     ended = []
 

@@ -100,7 +100,13 @@ def test_all_that_a_table_does_is_the_same_bit_for_bit(processes, tmp_path, name
     ) == 0
     again = []
     for i, own in enumerate((None, processes)):
-        again.append(Table.load(tmp_path / str(i), ROW_WISE[name], processes=own))
+        again.append(
+            Table.load(
+                tmp_path / str(i),
+                ROW_WISE[name],
+                processes=own,
+            )
+        )
     assert (again[0].dense() == again[1].dense()).all() and worst(
         again[0].opt_state, again[1].opt_state
     ) == 0

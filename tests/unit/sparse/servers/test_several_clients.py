@@ -181,7 +181,12 @@ def test_requests_that_come_before_a_function_are_done_after_it():
     service = Service(there)
     rule = split_alone(optax.adagrad(0.5), (4,), FLOAT).rules[ALONE]
     rows = np.ones(4, np.float32)
-    here.send(TREES.pack("request", Request(KEY, "history", (), number=7)))
+    here.send(
+        TREES.pack(
+            "request",
+            Request(KEY, "history", (), number=7),
+        )
+    )
     here.send(
         TREES.pack(
             "export",

@@ -127,7 +127,10 @@ def leave(
     return left
 
 
-@pytest.mark.parametrize("order", [("00000001", "00000002"), ("00000002", "00000001")])
+@pytest.mark.parametrize(
+    "order",
+    [("00000001", "00000002"), ("00000002", "00000001")],
+)
 def test_of_two_folders_that_were_replaced_the_whole_one_is_chosen(
     tmp_path: Path, order: tuple[str, str]
 ) -> None:
@@ -141,7 +144,10 @@ def test_of_two_folders_that_were_replaced_the_whole_one_is_chosen(
     assert names(tmp_path) == ["c"] and restored(folder) == 3
 
 
-@pytest.mark.parametrize("order", [("00000001", "00000002"), ("00000002", "00000001")])
+@pytest.mark.parametrize(
+    "order",
+    [("00000001", "00000002"), ("00000002", "00000001")],
+)
 def test_of_two_whole_folders_the_later_one_is_chosen(
     tmp_path: Path, order: tuple[str, str]
 ) -> None:

@@ -24,7 +24,14 @@ MOMENTUM = optax.sgd(0.25, momentum=0.5)
 
 
 def gradients(ids, seed):
-    return (np.random.default_rng(seed).integers(-8, 9, (len(ids), 3)) / 4).astype(np.float32)
+    return (
+        np.random.default_rng(seed).integers(
+            -8,
+            9,
+            (len(ids), 3),
+        )
+        / 4
+    ).astype(np.float32)
 
 
 class Oracle:
@@ -42,7 +49,11 @@ class Oracle:
         self.trace[touched] = total[touched] + 0.5 * self.trace[touched]
         new = self.rows.rows.astype(np.float32) - np.float32(0.25) * self.trace
         self.version += 1
-        self.rows.update(touched, new.astype(np.float32)[touched], self.version)
+        self.rows.update(
+            touched,
+            new.astype(np.float32)[touched],
+            self.version,
+        )
 
     def require_same(self, table):
         assert (table.dense() == self.rows.rows.astype(np.float32)).all()
@@ -99,7 +110,11 @@ def test_it_is_rounded_rows_under_the_optimizer(
         assert read.dtype == np.float32
         assert (read == oracle.rows.rows[ids.astype(int)].astype(np.float32)).all()
     oracle.require_same(table)
-    half = table.pull(np.arange(N_ROWS), "bfloat16", (1, 3))
+    half = table.pull(
+        np.arange(N_ROWS),
+        "bfloat16",
+        (1, 3),
+    )
     assert (half[:, 1:] == table.dense()[:, 1:].astype("bfloat16").astype(np.float32)).all()
     assert not half[:, 0].any()
 
@@ -108,13 +123,22 @@ def test_it_is_rounded_rows_under_the_optimizer(
     row_dtype=st.sampled_from(ROW_DTYPES),
     pushes=pushes,
     later=pushes,
-    splits=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    splits=st.tuples(
+        st.integers(1, 9),
+        st.integers(1, 9),
+    ),
 )
 @settings(max_examples=examples(40), deadline=None)
 def test_it_is_saved_restored_and_split_to_the_bit(
     tmp_path_factory, row_dtype, pushes, later, splits
 ):
-    table = Table(VALUES, MOMENTUM, partitions=splits[0], row_dtype=row_dtype, rounding_seed=5)
+    table = Table(
+        VALUES,
+        MOMENTUM,
+        partitions=splits[0],
+        row_dtype=row_dtype,
+        rounding_seed=5,
+    )
     oracle = Oracle(row_dtype, 5)
     folder = tmp_path_factory.mktemp("saved")
     for ids, number in pushes:
@@ -128,9 +152,18 @@ def test_it_is_saved_restored_and_split_to_the_bit(
     table.assign([2, 16], VALUES[:2])
     oracle.rows.put([2, 16], VALUES[:2])
     oracle.trace[[2, 16]] = 0
-    table.save_part(folder / "change", 0, N_ROWS, table.rule.state, changes=True)
+    table.save_part(
+        folder / "change",
+        0,
+        N_ROWS,
+        table.rule.state,
+        changes=True,
+    )
     restored = Table.load_parts(
-        [folder / "whole"], MOMENTUM, differences=[[folder / "change"]], partitions=splits[1]
+        [folder / "whole"],
+        MOMENTUM,
+        differences=[[folder / "change"]],
+        partitions=splits[1],
     )
     table.resplit(splits[1])
     for each in (table, restored):
@@ -193,7 +226,10 @@ def test_a_saved_table_is_loaded_in_other_bits(tmp_path):
     """As float32 to the bit, in other eight bits to the nearest; saved float32 is rounded."""
     tx = optax.adagrad(0.1)
     table = Table(VALUES, tx, row_dtype="int8")
-    table.push(np.arange(5), np.ones((5, 3), np.float32))
+    table.push(
+        np.arange(5),
+        np.ones((5, 3), np.float32),
+    )
     table.save(tmp_path / "narrow")
     wide = Table.load(tmp_path / "narrow", tx, row_dtype=None)
     assert (wide.dense() == table.dense()).all()
@@ -212,7 +248,10 @@ def test_a_shared_table_is_joined_in_the_bits_that_it_has(tmp_path):
         VALUES, tx, folder=tmp_path, sharing=sharing, row_dtype="float8_e4m3fn", rounding_seed=3
     )
     other = Table.join(tmp_path, tx, 1)
-    other.push([3], np.ones((1, 3), np.float32))
+    other.push(
+        [3],
+        np.ones((1, 3), np.float32),
+    )
     assert (other.dense() == table.dense()).all() and other.nbytes == table.nbytes
     assert other.settings["row_dtype"] == "float8_e4m3fn" and other.settings["rounding_seed"] == 3
     for row_dtype in ("int8", None):
@@ -244,7 +283,10 @@ def test_what_can_not_be_is_refused(tmp_path):
     with pytest.raises(
         TableError, match="apply, new rows: expected finite numbers, got -inf in row 4"
     ):
-        table.push([4], np.full((1, 3), 1e3, np.float32))
+        table.push(
+            [4],
+            np.full((1, 3), 1e3, np.float32),
+        )
     assert (table.dense() == PlainNarrow(VALUES, "int8").rows.astype(np.float32)).all()
     table.save(tmp_path)
     manifest = table_files.read_manifest(tmp_path)

@@ -114,7 +114,13 @@ def test_faithful_is_plain_optax_for_rows_left_behind_longer_than_the_history(na
     ]:
         t.push(ids, grads)
         wanted.update(ids, grads)
-        assert worst(t.pull([0, 5]), wanted.params[np.array([0, 5])]) < 1e-5
+        assert (
+            worst(
+                t.pull([0, 5]),
+                wanted.params[np.array([0, 5])],
+            )
+            < 1e-5
+        )
     assert worst(t.dense(), wanted.params) < 1e-5
     assert worst(t.opt_state, wanted.state) < 1e-5
 
@@ -214,7 +220,10 @@ def test_work_is_divided_evenly(monkeypatch, n_threads):
     assert row_jobs.JobPool({}, 1).spans({3: 0}, parallel_calls.PARALLEL_BYTES) == []
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, pickle.dumps],
+)
 def test_a_table_is_not_copied_without_its_rows(copied):
     with pytest.raises(
         TableError,
@@ -301,7 +310,11 @@ def test_every_row_has_one_place(n_partitions):
 
 
 def test_bytes_of_rows_at_each_server():
-    place = table(partitions=3, servers=[1, 0, 1], wire_dtype=jnp.bfloat16).place
+    place = table(
+        partitions=3,
+        servers=[1, 0, 1],
+        wire_dtype=jnp.bfloat16,
+    ).place
     assert place.bytes_at_servers(np.array([0, 2, 3, 5])) == {
         1: 4 * 3 * 2
     }  # partitions 0 and 2, of three numbers each
@@ -347,7 +360,13 @@ def test_half_precision_on_the_wire_halves_the_bytes():
 
 def test_rows_may_be_pulled_in_another_dtype():
     t = table()
-    assert worst(t.pull([0, 1], wire_dtype=jnp.bfloat16), VALUES[:2]) < 2**-8
+    assert (
+        worst(
+            t.pull([0, 1], wire_dtype=jnp.bfloat16),
+            VALUES[:2],
+        )
+        < 2**-8
+    )
     assert t.traffic[0][0].pulled == 12 and t.traffic == (t.traffic[0], t.traffic[0])
     with pytest.raises(
         TableError, match="wire_dtype: expected float32, bfloat16 or float16, got int32"
@@ -376,12 +395,19 @@ def test_some_columns_may_travel():
     ] * 2  # 2 rows, 2 columns, both ways
 
 
-@pytest.mark.parametrize("columns", [(1, 1), (0, 4), (-1, 2), 2, (0.0, 1.0)])
+@pytest.mark.parametrize(
+    "columns",
+    [(1, 1), (0, 4), (-1, 2), 2, (0.0, 1.0)],
+)
 def test_columns_that_are_none(columns):
     t = table()
     for call in (
         lambda: t.pull([0], columns=columns),
-        lambda: t.aggregate([0], ONES[:1], columns=columns),
+        lambda: t.aggregate(
+            [0],
+            ONES[:1],
+            columns=columns,
+        ),
     ):
         with pytest.raises(
             TableError,
@@ -461,7 +487,12 @@ def test_tables_and_dense_parameters_under_one_transform(name):
             "['in']": tables["['in']"].aggregate(ids, some),
             "['out']": tables["['out']"].aggregate(ids % 9, some),
         }
-        prepare_update(split.n_rounds, shared, split.params.split(grads)[0], pending)()
+        prepare_update(
+            split.n_rounds,
+            shared,
+            split.params.split(grads)[0],
+            pending,
+        )()
     whole = split.params.fill(
         jax.tree.leaves(shared.params),
         {t: [each.dense()] for t, each in tables.items()},
@@ -598,7 +629,9 @@ def test_a_manifest_that_names_no_files_has_none_deleted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"[" * 100_000, b"\xff", b""], ids=["brackets", "no text", "nothing"]
+    "content",
+    [b"[" * 100_000, b"\xff", b""],
+    ids=["brackets", "no text", "nothing"],
 )
 def test_a_manifest_that_is_no_json(tmp_path, content):
     (tmp_path / "table.json").write_bytes(content)
@@ -678,7 +711,9 @@ def test_gradients_of_clients_that_overflow_together_change_nothing():
 
 
 @pytest.mark.parametrize(
-    ("wire_dtype", "size", "clients"), [(None, 4e4, 2), ("float32", 1e5, 1)], ids=["sum", "cast"]
+    ("wire_dtype", "size", "clients"),
+    [(None, 4e4, 2), ("float32", 1e5, 1)],
+    ids=["sum", "cast"],
 )
 def test_gradients_that_are_too_large_for_the_table_change_nothing(wire_dtype, size, clients):
     values = VALUES.astype(np.float16)
@@ -702,7 +737,14 @@ def test_gradients_are_applied_once_and_where_they_belong():
     t = table(partitions=2)
     pending = t.aggregate([0], ONES[:1])
     t.apply(pending)
-    for call in (lambda: t.apply(pending), lambda: t.aggregate([1], ONES[:1], into=pending)):
+    for call in (
+        lambda: t.apply(pending),
+        lambda: t.aggregate(
+            [1],
+            ONES[:1],
+            into=pending,
+        ),
+    ):
         with pytest.raises(TableError, match="expected gradients that were not applied before"):
             call()
     late = t.aggregate([0], ONES[:1])
@@ -728,7 +770,11 @@ def test_gradients_lie_with_one_split_of_one_table():
     t.resplit(2)  # the same partitions, elsewhere
     for call in (
         lambda: t.apply(late),
-        lambda: t.aggregate([1], ONES[:1], into=late),
+        lambda: t.aggregate(
+            [1],
+            ONES[:1],
+            into=late,
+        ),
         lambda: late.prepare([]),
         late.gradients,
     ):

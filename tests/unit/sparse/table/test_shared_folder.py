@@ -42,7 +42,12 @@ def table(
 ):
     sharing = TableSharing(writers, process, n)
     return Table(
-        values, ROW_WISE[name], partitions=partitions, folder=folder, sharing=sharing, **options
+        values,
+        ROW_WISE[name],
+        partitions=partitions,
+        folder=folder,
+        sharing=sharing,
+        **options,
     )
 
 
@@ -76,7 +81,10 @@ def gradients(ids, turn):
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(name=st.sampled_from(["adagrad", "adam", "clipped", "row adam"]), pushes=pushes)
+@given(
+    name=st.sampled_from(["adagrad", "adam", "clipped", "row adam"]),
+    pushes=pushes,
+)
 def test_lock_free_pushes_one_after_another_are_those_of_one_table(tmp_path_factory, name, pushes):
     folder = tmp_path_factory.mktemp("table")
     tables = [
@@ -101,7 +109,10 @@ def test_lock_free_pushes_one_after_another_are_those_of_one_table(tmp_path_fact
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(name=st.sampled_from(["adagrad", "adam", "clipped"]), pushes=pushes)
+@given(
+    name=st.sampled_from(["adagrad", "adam", "clipped"]),
+    pushes=pushes,
+)
 def test_an_owner_s_rows_are_those_of_a_table_that_only_the_owner_updates(
     tmp_path_factory, name, pushes
 ):
@@ -162,7 +173,10 @@ def test_rows_get_values_and_files_are_kept_when_the_table_goes(tmp_path):
         tmp_path / "new" / "folder",
         name="momentum",
     )
-    t.assign([0, 2], np.ones((2, 3)))
+    t.assign(
+        [0, 2],
+        np.ones((2, 3)),
+    )
     t.push([2], ONES)
     t.save(tmp_path / "saved")
     kept = t.dense()
@@ -173,7 +187,10 @@ def test_rows_get_values_and_files_are_kept_when_the_table_goes(tmp_path):
         name="momentum",
     )
     assert (t.dense() == kept).all()
-    t.set_state(0, [np.full((23, 3), 7, np.float32)])
+    t.set_state(
+        0,
+        [np.full((23, 3), 7, np.float32)],
+    )
     assert (t.opt_state[0].trace[::2] == 7).all() and (t.opt_state[0].trace[1::2] == 0).all()
 
 
@@ -183,7 +200,10 @@ def test_each_process_loads_its_own_rows(tmp_path):
         ROW_WISE["adam"],
         partitions=4,
     )
-    private.push([0, 1], np.ones((2, 3), np.float32))
+    private.push(
+        [0, 1],
+        np.ones((2, 3), np.float32),
+    )
     private.save(tmp_path / "saved")
     first = table(
         tmp_path / "shared",
@@ -211,7 +231,10 @@ def test_the_settings_with_another_folder_are_for_a_table_there(tmp_path, is_the
     other = Table(VALUES + 1, ROW_WISE["sgd"], **options)
     other.push([4], ONES)
     np.testing.assert_array_equal(first.dense(), VALUES)
-    np.testing.assert_array_equal(other.dense()[1], VALUES[1] + 1)
+    np.testing.assert_array_equal(
+        other.dense()[1],
+        VALUES[1] + 1,
+    )
     np.testing.assert_array_equal(
         other.dense()[0],
         ONES[0] if is_there else VALUES[0] + 1,
@@ -242,7 +265,14 @@ def test_a_rule_of_many_variables_is_shared_too(tmp_path):
 def refused(call, text, kind=TableError):
     with pytest.raises(kind, match=text) as error:
         call()
-    assert all((error.value.where, error.value.expected, error.value.got, error.value.fix))
+    assert all(
+        (
+            error.value.where,
+            error.value.expected,
+            error.value.got,
+            error.value.fix,
+        )
+    )
 
 
 def test_processes_must_agree_on_the_table(tmp_path):
@@ -471,7 +501,12 @@ def chosen(process, n_pushes):
     return result
 
 
-@pytest.fixture(params=["partitioned", pytest.param("lock_free", marks=pytest.mark.nightly)])
+@pytest.fixture(
+    params=[
+        "partitioned",
+        pytest.param("lock_free", marks=pytest.mark.nightly),
+    ]
+)
 def large(tmp_path, request):
     sharing = TableSharing(request.param, None, 4)
     values = np.zeros((N_ROWS, WIDTH), np.float32)
@@ -609,7 +644,13 @@ def test_killed_processes_lose_nothing_of_others(large, seed):
     assert (updates_of_whole_rows(large, own) == wanted[own]).all()
     cut = large.interrupted_rows()
     assert not (cut % 4 == 3).any()
-    assert updates_of_whole_rows(large, np.setdiff1d(np.arange(N_ROWS), cut)).max() > 0
+    assert (
+        updates_of_whole_rows(
+            large,
+            np.setdiff1d(np.arange(N_ROWS), cut),
+        ).max()
+        > 0
+    )
     for killed in range(3):
         children[killed].stdout.close()
 

@@ -11,7 +11,12 @@ from ampjax.sparse.table.table_or_dense import ALPHA_THRESHOLD, table_or_dense, 
 FLOAT = np.dtype(np.float32)
 
 
-@given(st.floats(0, 1), st.floats(0.01, 2), st.integers(0, 1000), st.none() | st.integers(0, 1000))
+@given(
+    st.floats(0, 1),
+    st.floats(0.01, 2),
+    st.integers(0, 1000),
+    st.none() | st.integers(0, 1000),
+)
 def test_rows_are_a_table_if_few_are_touched_or_they_do_not_fit(alpha, threshold, size, room):
     choice = table_or_dense(alpha, FLOAT, threshold, size, room)
     assert choice.is_table == (alpha < threshold or (room is not None and size > room))

@@ -88,7 +88,10 @@ def test_it_doubles_before_anybody_loses_a_row():
 
 def test_ids_have_any_shape_and_integer_dtype():
     vocabulary = px.Vocabulary(9)
-    ids = np.array([3, -1, 3, 7], np.int8).reshape(
+    ids = np.array(
+        [3, -1, 3, 7],
+        np.int8,
+    ).reshape(
         2,
         2,
     )
@@ -225,7 +228,10 @@ def test_files_of_something_else_are_refused(tmp_path):
         px.Vocabulary.load(tmp_path / "none")
     import optax
 
-    table = Table(np.ones((3, 2), np.float32), optax.sgd(0.1))
+    table = Table(
+        np.ones((3, 2), np.float32),
+        optax.sgd(0.1),
+    )
     table.save(tmp_path / "table")
     text = "expected a saved vocabulary, got a saved table. Give the folder that `Vocabulary.save` wrote."
     with pytest.raises(TableError, match=re.escape(text)):
@@ -297,7 +303,11 @@ FORGERIES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "text"), FORGERIES, ids=[f.__name__ for f, _ in FORGERIES])
+@pytest.mark.parametrize(
+    ("change", "text"),
+    FORGERIES,
+    ids=[f.__name__ for f, _ in FORGERIES],
+)
 def test_files_that_contradict_themselves_are_refused(change, text, tmp_path):
     vocabulary = px.Vocabulary(3, 8, admit_after=2)
     for digits in ("11223", "4334", "45", "7"):

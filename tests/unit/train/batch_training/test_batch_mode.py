@@ -14,9 +14,13 @@ import ampjax as amp
 TRANSFORMS = {
     "sgd": optax.sgd(0.1),
     "adam": optax.adam(0.05),
-    "clipped": optax.chain(optax.clip_by_global_norm(0.3), optax.adamw(0.05)),
+    "clipped": optax.chain(
+        optax.clip_by_global_norm(0.3),
+        optax.adamw(0.05),
+    ),
     "plateau": optax.chain(
-        optax.sgd(0.1, momentum=0.9), optax.contrib.reduce_on_plateau(patience=1, cooldown=0)
+        optax.sgd(0.1, momentum=0.9),
+        optax.contrib.reduce_on_plateau(patience=1, cooldown=0),
     ),
     "labels": optax.multi_transform(
         {"slow": optax.sgd(0.01), "fast": optax.adam(0.1)},
@@ -25,7 +29,10 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.parametrize("name", ["labels", *left_to_nightly(TRANSFORMS, "labels")])
+@pytest.mark.parametrize(
+    "name",
+    ["labels", *left_to_nightly(TRANSFORMS, "labels")],
+)
 def test_it_is_plain_optax_on_the_mean_of_the_function(name):
     tx = TRANSFORMS[name]
     data = examples(10)
@@ -43,7 +50,11 @@ def test_it_is_plain_optax_on_the_mean_of_the_function(name):
 
 
 @pytest.mark.parametrize(
-    "mode, keys", [("sync", 1), pytest.param("pipeline", 4, marks=pytest.mark.nightly)]
+    "mode, keys",
+    [
+        ("sync", 1),
+        pytest.param("pipeline", 4, marks=pytest.mark.nightly),
+    ],
 )
 def test_it_is_training_through_messages_in_rounds(mode, keys):
     data = compiled().data(examples())
@@ -113,10 +124,18 @@ def test_outputs_of_elements_come_in_order():
     def tell(p, s):
         amp.output(
             "each",
-            amp.map(lambda w: p["e"][w], s["words"]),
+            amp.map(
+                lambda w: p["e"][w],
+                s["words"],
+            ),
         )
         amp.output("whole", s["words"])
-        return amp.sum(amp.map(lambda w: p["e"][w], s["words"]))
+        return amp.sum(
+            amp.map(
+                lambda w: p["e"][w],
+                s["words"],
+            )
+        )
 
     own = amp.compile(
         tell,
@@ -267,10 +286,16 @@ def test_a_callback_ends_training_and_a_loss_that_is_lost_does():
     one = trainer()
     data = examples()
     history = one.fit(
-        compiled().data(data), epochs=5, callbacks=[lambda trainer, epoch: True], progress=False
+        compiled().data(data),
+        epochs=5,
+        callbacks=[lambda trainer, epoch: True],
+        progress=False,
     )
     assert len(history) == 1
-    data[3] = {**data[3], "y": np.float32(np.nan)}
+    data[3] = {
+        **data[3],
+        "y": np.float32(np.nan),
+    }
     with pytest.warns(RuntimeWarning, match="expected a finite training loss, got nan"):
         history = one.fit(
             compiled().data(data),

@@ -29,7 +29,10 @@ def without_time(history):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("function", [batch_mode.model, batch_mode.dropped])
-@pytest.mark.parametrize("every", [5, *left_to_nightly([None])])
+@pytest.mark.parametrize(
+    "every",
+    [5, *left_to_nightly([None])],
+)
 def test_a_fit_that_was_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch, every, function):
     data = compiled(function).data(DATA)
     valid = compiled(function).data(DATA[:9])

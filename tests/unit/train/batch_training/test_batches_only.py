@@ -39,7 +39,12 @@ def examples(n=11, seed=1):
 
 def tagger(p, s):
     words = p["embed"][s["words"]][::-1]
-    before = jnp.concatenate([jnp.zeros((1, H)), words[:-1]])
+    before = jnp.concatenate(
+        [
+            jnp.zeros((1, H)),
+            words[:-1],
+        ]
+    )
     logits = (words + before) @ p["output"]["w"]
     amp.metric(
         "near",
@@ -148,7 +153,12 @@ def test_predictions_need_no_labels_and_come_in_order():
     first = []
     for one in data:
         words = make_params()["embed"][one["words"]][::-1]
-        before = np.concatenate([np.zeros((1, H)), words[:-1]])
+        before = np.concatenate(
+            [
+                np.zeros((1, H)),
+                words[:-1],
+            ]
+        )
         logits = (words + before) @ make_params()["output"]["w"]
         guess += logits.argmax(1).tolist()
         first.append(logits[0])
@@ -248,7 +258,11 @@ def test_keys_without_arrays_stay_as_they_are():
         mode="batch",
         max_active_keys=4,
     )
-    one.fit(own.data(examples(5)), epochs=1, progress=False)
+    one.fit(
+        own.data(examples(5)),
+        epochs=1,
+        progress=False,
+    )
     found = own.params(one.params)
     assert {key: found[key] for key in empty} == empty
     assert own.node_params(found).keys() == make_params().keys()
@@ -256,7 +270,11 @@ def test_keys_without_arrays_stay_as_they_are():
 
 @pytest.mark.parametrize(
     "options",
-    [{"tx": optax.sgd(0.0)}, {"gradient": "sum"}, {"replicas": 2}],
+    [
+        {"tx": optax.sgd(0.0)},
+        {"gradient": "sum"},
+        {"replicas": 2},
+    ],
 )
 def test_settings_of_single_nodes_are_refused(options):
     def model(p, s):
@@ -267,7 +285,11 @@ def test_settings_of_single_nodes_are_refused(options):
             )(lambda table, h: jnp.tanh(h + table[0]))
             return add(p["embed"], h), ()
 
-        h, _ = amp.scan(step, jnp.zeros(H), s["words"])
+        h, _ = amp.scan(
+            step,
+            jnp.zeros(H),
+            s["words"],
+        )
         return jnp.sum(h)
 
     (name,) = options

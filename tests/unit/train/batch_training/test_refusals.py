@@ -54,7 +54,10 @@ def test_what_drives_messages():
 def test_graphs_that_are_no_function():
     with ag.Graph() as graph:
         x = ag.pump("x", shape=(2,))
-        h = ag.ppt("f", amp.nn.Linear(2, 1))(x)
+        h = ag.ppt(
+            "f",
+            amp.nn.Linear(2, 1),
+        )(x)
         ag.loss("loss", lambda h: h[0] ** 2)(h)
     with pytest.raises(
         SettingsError, match=r"made by `amp.compile`, got one that was built by hand"

@@ -62,7 +62,10 @@ PLACES = {
     "workers": {"workers": 3},
     "copies": {"copies": 2, "workers": 2},
     "hosts": {"hosts": amp.Hosts(2, kind="threads")},
-    "copies on hosts": {"copies": 2, "hosts": amp.Hosts(2, kind="threads")},
+    "copies on hosts": {
+        "copies": 2,
+        "hosts": amp.Hosts(2, kind="threads"),
+    },
 }
 
 
@@ -108,7 +111,10 @@ def test_parameters_that_nothing_reads_decay_as_in_optax():
     trainer.accumulate(model.data(EXAMPLES))
     found = model.params(trainer.params)
     close(found, wanted("adamw", 1))
-    assert not np.array_equal(found["third"]["w"], parameters(0)["third"]["w"])
+    assert not np.array_equal(
+        found["third"]["w"],
+        parameters(0)["third"]["w"],
+    )
     again = amp.Trainer(model.graph, params=model.node_params(found))
     close(model.params(again.params), found, 0)
 
@@ -171,9 +177,21 @@ def test_a_checkpoint_of_another_optimizer(tmp_path, tx, mode, expected, got):
 @pytest.mark.parametrize("mode", ["async", "pipeline", "batch"])
 def test_a_checkpoint_of_another_optimizer_with_the_same_state(tmp_path, mode):
     model = compiled()
-    amp.Trainer(model.graph, optax.adam(0.1), mode=mode).save(tmp_path / "saved")
-    amp.Trainer(model.graph, optax.adam(0.2), mode=mode).restore(tmp_path / "saved")
-    trainer = amp.Trainer(model.graph, optax.nadam(0.1), mode=mode)
+    amp.Trainer(
+        model.graph,
+        optax.adam(0.1),
+        mode=mode,
+    ).save(tmp_path / "saved")
+    amp.Trainer(
+        model.graph,
+        optax.adam(0.2),
+        mode=mode,
+    ).restore(tmp_path / "saved")
+    trainer = amp.Trainer(
+        model.graph,
+        optax.nadam(0.1),
+        mode=mode,
+    )
     before = trainer.params
     with pytest.raises(DataError, match=r"optimizer of `.*that computes otherwise") as error:
         trainer.restore(tmp_path / "saved")
@@ -262,7 +280,10 @@ def test_a_line_search_is_refused(mode):
 
 
 def sharpness_aware(**settings):
-    away = optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
+    away = optax.chain(
+        optax.contrib.normalize(),
+        optax.sgd(0.05),
+    )
     return optax.contrib.sam(optax.sgd(0.1), away, **settings)
 
 
@@ -284,7 +305,11 @@ def test_a_transform_that_takes_no_staleness_is_not_given_one(mode):
     own = jax.tree.map(jnp.asarray, params)
     state = tx.init(own)
     for _ in range(4):
-        updates, state = tx.update(jax.grad(mean)(own), state, own)
+        updates, state = tx.update(
+            jax.grad(mean)(own),
+            state,
+            own,
+        )
         own = optax.apply_updates(own, updates)
     close(model.params(trainer.params), own)
 
@@ -294,7 +319,11 @@ def test_a_transform_that_calls_the_loss_is_refused():
         r"at most, the loss \(`value`\), got one that also needs `grad_fn`.*without `opaque_mode`"
     )
     with pytest.raises(SettingsError, match=text):
-        amp.Trainer(compiled().graph, sharpness_aware(opaque_mode=True), mode="sync")
+        amp.Trainer(
+            compiled().graph,
+            sharpness_aware(opaque_mode=True),
+            mode="sync",
+        )
 
 
 def test_labels_of_other_keys_are_refused_with_optaxs_words():
@@ -356,7 +385,10 @@ def test_frozen_nodes_stay_as_they_are(mode, name):
     trainer.fit(model.data(EXAMPLES), epochs=2, **QUIET)
     found = model.params(trainer.params)
     close(found["first"], parameters(0)["first"], 0)
-    assert not np.allclose(found["second"]["w"], parameters(0)["second"]["w"])
+    assert not np.allclose(
+        found["second"]["w"],
+        parameters(0)["second"]["w"],
+    )
 
 
 def test_optimizers_do_not_see_frozen_nodes():

@@ -43,7 +43,13 @@ def edges(draw):
         for m in range(len(sizes)):
             ends.append(first[m] + rng.integers(0, sizes[m], (2, counts[m, way])))
     senders, receivers = np.concatenate(ends, axis=1)
-    return DispatchEdges(senders, receivers, counts, sizes, draw(st.booleans())), sizes
+    return DispatchEdges(
+        senders,
+        receivers,
+        counts,
+        sizes,
+        draw(st.booleans()),
+    ), sizes
 
 
 def senders_of(edges, sizes):
@@ -66,7 +72,13 @@ def test_edges_carry_their_senders_rows_and_no_row_is_sent_twice_on_a_way(drawn)
     way_sent = np.repeat(np.arange(3), sent.totals)
     assert np.array_equal(sent.senders[sent.of_edge], edges.senders)
     assert np.array_equal(way_sent[sent.of_edge], way)
-    pairs = {*zip(way.tolist(), edges.senders.tolist(), strict=True)}
+    pairs = {
+        *zip(
+            way.tolist(),
+            edges.senders.tolist(),
+            strict=True,
+        )
+    }
     assert len(sent.senders) == (len(edges.senders) if edges.random else len(pairs))
 
 
@@ -79,7 +91,12 @@ def test_loads_are_counted_message_by_message(drawn):
         number = lambda senders: len(set(senders.tolist()))
     expected = []
     for ways in senders_of(edges, sizes):
-        expected.append([*map(number, ways), sum(map(len, ways))])
+        expected.append(
+            [
+                *map(number, ways),
+                sum(map(len, ways)),
+            ]
+        )
     assert edges.loads(sizes).tolist() == expected
 
 

@@ -165,11 +165,17 @@ def test_a_keying_function():
     ("feed", "text"),
     [
         (
-            lambda b: (b.open(k=[1], n=[1]), b.members(k=1, i=[0, 1, 2])),
+            lambda b: (
+                b.open(k=[1], n=[1]),
+                b.members(k=1, i=[0, 1, 2]),
+            ),
             None,  # a closed group is forgotten: further members open another
         ),
         (
-            lambda b: (b.members(k=1, i=[0, 1]), b.open(k=[1], n=[1])),
+            lambda b: (
+                b.members(k=1, i=[0, 1]),
+                b.open(k=[1], n=[1]),
+            ),
             r"node `group`, port opener: expected 1 members, the group's size, got 2, with State\(instance=0, n=1, k=1\)\. Let each group have a key of its own \(`by`\), and let its messages agree on its size\.",
         ),
         (

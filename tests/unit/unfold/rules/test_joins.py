@@ -43,7 +43,11 @@ KEYS = st.lists(
 )
 
 
-@given(n=st.integers(2, 3), keys=KEYS, data=st.data())
+@given(
+    n=st.integers(2, 3),
+    keys=KEYS,
+    data=st.data(),
+)
 def test_messages_meet_once_each_port_has_one(n, keys, data):
     events = data.draw(st.permutations([(port, key) for key in keys for port in range(n)]))
     cuts = sorted(
@@ -57,7 +61,11 @@ def test_messages_meet_once_each_port_has_one(n, keys, data):
     table = join(n)
     here = {}
     cell = 0
-    for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
+    for start, end in zip(
+        [0, *cuts],
+        [*cuts, len(events)],
+        strict=True,
+    ):
         for port in range(n):
             own = [key for p, key in events[start:end] if p == port]
             if not own:
@@ -73,7 +81,12 @@ def test_messages_meet_once_each_port_has_one(n, keys, data):
                 here.setdefault(key, {})[port] = number
                 if len(here[key]) == n:
                     found = here.pop(key)
-                    expected.append((key, [found[p] for p in range(n)]))
+                    expected.append(
+                        (
+                            key,
+                            [found[p] for p in range(n)],
+                        )
+                    )
             joined, inputs = table.put(port, states(own), cells)
             assert joined.tolist() == states([key for key, _ in expected]).tolist()
             assert inputs.tolist() == [numbers for _, numbers in expected]
@@ -130,7 +143,10 @@ def test_what_waits_is_told_in_the_order_of_keys():
 
 
 @pytest.mark.parametrize("copies", [False, True])
-@pytest.mark.parametrize("keys", [[(0, 1, 1), (1, 0, 0), (1, 0, 0)], [(2, 0, 0)]])
+@pytest.mark.parametrize(
+    "keys",
+    [[(0, 1, 1), (1, 0, 0), (1, 0, 0)], [(2, 0, 0)]],
+)
 def test_two_messages_of_one_key_at_a_port(keys, copies):
     table = join()
     table.put(

@@ -100,7 +100,10 @@ def test_too_many_combinations_go_into_a_dictionary():
     assert keys.in_dictionary
 
 
-@pytest.mark.parametrize("handle", [DIRECT_LIMIT - 1, DIRECT_LIMIT, CODED_LIMIT // 2, CODED_LIMIT])
+@pytest.mark.parametrize(
+    "handle",
+    [DIRECT_LIMIT - 1, DIRECT_LIMIT, CODED_LIMIT // 2, CODED_LIMIT],
+)
 def test_keys_of_instances_alone_have_numbers_however_many_there_are(handle):
     """From few to many they are direct, coded and in a dictionary."""
     keys = KeyNumbers((), ("t", "k"), LAYOUT, "node")

@@ -10,13 +10,30 @@ from ampjax.unfold.rules.message_columns import IntColumn, MessageTable, resolve
 SIZES = st.lists(st.integers(0, 5), max_size=8)
 
 
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 5)), max_size=8))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 99),
+            st.integers(0, 5),
+        ),
+        max_size=8,
+    )
+)
 def test_spread_counts_on_from_each_start(ranges):
     starts, sizes = (np.array([r[i] for r in ranges], np.int64) for i in (0, 1))
     assert spread(starts, sizes).tolist() == [s + i for s, n in ranges for i in range(n)]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.integers(0, 5)), max_size=8))
+@given(
+    st.lists(
+        st.tuples(
+            st.booleans(),
+            st.integers(0, 20),
+            st.integers(0, 5),
+        ),
+        max_size=8,
+    )
+)
 def test_rows_follow_one_another_or_are_picked(messages):
     picks = np.arange(30)[::-1].copy()
     first = np.array(

@@ -26,7 +26,10 @@ def test_each_control_node_but_a_group_has_a_handler():
 @pytest.mark.parametrize(
     "kind", [op.kind for op in ControlOp.__subclasses__() if op.sends_exactly_one]
 )
-@pytest.mark.parametrize("t", [[4], [0, 3, 6], [5, 1, 3, 2, 4, 0, 7]])
+@pytest.mark.parametrize(
+    "t",
+    [[4], [0, 3, 6], [5, 1, 3, 2, 4, 0, 7]],
+)
 def test_what_promises_to_send_each_message_once_does(kind, t):
     g, node = build(kind)
     states = np.zeros(

@@ -69,7 +69,11 @@ def test_every_wire_has_its_arrows(data):
     assert entered == sorted(node.name for node in graph.nodes.values() for _ in node.inputs)
     for route in plan.routes:
         steps = []
-        for a, b in zip(route.places, route.places[1:], strict=False):
+        for a, b in zip(
+            route.places,
+            route.places[1:],
+            strict=False,
+        ):
             steps.append(b.layer - a.layer)
         if route.back:  # sideways, up layer by layer, sideways
             assert route.places[-1].node.kind == "Phi"

@@ -22,11 +22,19 @@ def ggnn():
         )
         topology = ag.topology("edges")
         h = ag.phi("h")
-        start = ag.ppt("embed <atoms>", amp.nn.Embed(5, 8))(atoms)
+        start = ag.ppt(
+            "embed <atoms>",
+            amp.nn.Embed(5, 8),
+        )(atoms)
         parts = ag.distribute(h, topology, 3)
         sent = []
         for i, part in enumerate(parts):
-            sent.append(ag.ppt(f"$edge_{i}$ & co", amp.nn.Linear(8, 8))(part))
+            sent.append(
+                ag.ppt(
+                    f"$edge_{i}$ & co",
+                    amp.nn.Linear(8, 8),
+                )(part)
+            )
         new = ag.npt("new", lambda m, h: m + h)(
             ag.collect(sent, topology),
             h,
@@ -54,7 +62,10 @@ def ggnn():
                 size=lambda s: s.n,
             ),
         )
-        ag.loss("loss", lambda y: (y**2).sum())(pooled)
+        ag.loss(
+            "loss",
+            lambda y: (y**2).sum(),
+        )(pooled)
     return g
 
 
@@ -89,7 +100,12 @@ def test_no_texts_overlap():
     figure.canvas.draw()
     boxes = []
     for t in figure.axes[0].texts:
-        boxes.append((t.get_text(), t.get_window_extent().padded(-0.5)))
+        boxes.append(
+            (
+                t.get_text(),
+                t.get_window_extent().padded(-0.5),
+            )
+        )
     clashes = []
     for i, (a, x) in enumerate(boxes):
         for b, y in boxes[:i]:

@@ -51,7 +51,10 @@ def plain(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("data", sorted({recipe.data for recipe in RECIPES.values()}))
+@pytest.mark.parametrize(
+    "data",
+    sorted({recipe.data for recipe in RECIPES.values()}),
+)
 def test_same_seed_same_instances(data: str) -> None:
     generate = import_module(f"experiments.data.generated.{data}").generate
     assert leaves(generate(4, seed=5)) == leaves(generate(4, seed=5)) != leaves(generate(4, seed=6))
@@ -97,7 +100,13 @@ def test_a_word_that_negates_turns_its_dependents_around(seed: int) -> None:
 @many
 def test_the_most_urgent_item_gives_the_label(seed: int) -> None:
     (instance,) = priorities.generate(1, seed)
-    items = list(zip(instance["priority"].tolist(), instance["value"].tolist(), strict=True))
+    items = list(
+        zip(
+            instance["priority"].tolist(),
+            instance["value"].tolist(),
+            strict=True,
+        )
+    )
     assert 1 <= len(items) <= 10 and len({priority for priority, _ in items}) == len(items)
     assert instance["label"] == max(items)[1]
 
@@ -182,7 +191,9 @@ def test_a_trace_adds_the_numbers(seed: int) -> None:
     column = 0
     calls = 1
     for operation, digit in zip(
-        instance["operations"].tolist(), instance["digits"].tolist(), strict=True
+        instance["operations"].tolist(),
+        instance["digits"].tolist(),
+        strict=True,
     ):
         if operation == additions.WRITE:
             written[column] = digit

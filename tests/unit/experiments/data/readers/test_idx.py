@@ -34,7 +34,11 @@ def save(tmp_path, content, name="file.gz"):
     return path
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bytes], ids=["gzip", "plain"])
+@pytest.mark.parametrize(
+    "pack",
+    [gzip.compress, bytes],
+    ids=["gzip", "plain"],
+)
 def test_gzipped_and_plain_files_are_read_whatever_their_name(tmp_path, pack):
     path = save(tmp_path, pack(images()), "any-name")
     array = read_idx(path, 3)
@@ -43,7 +47,14 @@ def test_gzipped_and_plain_files_are_read_whatever_their_name(tmp_path, pack):
     assert read_idx(save(tmp_path, pack(labels())), 1).tolist() == [1, 2, 9]
 
 
-@given(st.lists(st.integers(0, 255), min_size=1, max_size=40), st.booleans())
+@given(
+    st.lists(
+        st.integers(0, 255),
+        min_size=1,
+        max_size=40,
+    ),
+    st.booleans(),
+)
 def test_what_was_written_is_read(tmp_path_factory, values, packed):
     content = labels(values)
     path = save(
@@ -93,7 +104,11 @@ def test_no_part_of_a_file_passes_for_the_whole(tmp_path_factory, data):
         ),
     ],
 )
-@pytest.mark.parametrize("pack", [gzip.compress, bytes], ids=["gzip", "plain"])
+@pytest.mark.parametrize(
+    "pack",
+    [gzip.compress, bytes],
+    ids=["gzip", "plain"],
+)
 def test_foreign_files_are_refused(tmp_path, content, n_axes, text, pack):
     path = save(tmp_path, pack(content))
     with pytest.raises(DataError, match=f"^file {path}, {text}"):

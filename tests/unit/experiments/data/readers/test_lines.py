@@ -22,11 +22,21 @@ def write(folder: Path, content: bytes, name: str = "text.txt") -> Path:
 def test_lines_end_where_a_person_sees_them_end(tmp_path: Path) -> None:
     path = write(tmp_path, "a\u2028b\x0bc\r\n\nlast".encode())
     assert list(read_lines(path, "")) == ["a\u2028b\x0bc", "", "last"]
-    assert list(read_lines(write(tmp_path, gzip.compress(b"a\nb"), "text.gz"), "")) == ["a", "b"]
+    assert list(
+        read_lines(
+            write(tmp_path, gzip.compress(b"a\nb"), "text.gz"),
+            "",
+        )
+    ) == ["a", "b"]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
-    assert list(read_lines(write(tmp_path, f"{MARK}a\n{MARK}b".encode()), "")) == ["a", f"{MARK}b"]
+    assert list(
+        read_lines(
+            write(tmp_path, f"{MARK}a\n{MARK}b".encode()),
+            "",
+        )
+    ) == ["a", f"{MARK}b"]
 
 
 def test_every_reader_passes_over_a_byte_order_mark(tmp_path: Path) -> None:
@@ -141,11 +151,23 @@ SENTENCES = [["the|O", f"name{i}|I-PER", "sings|O", ".|O"] for i in range(60)]
 
 
 @pytest.mark.parametrize(
-    "end", [" ", "", "\r", " \n"], ids=["spaces", "nothing", "old Macs", "spaces and an end"]
+    "end",
+    [" ", "", "\r", " \n"],
+    ids=["spaces", "nothing", "old Macs", "spaces and an end"],
 )
 def test_a_tagged_corpus_whose_line_ends_are_lost_is_told(tmp_path: Path, end: str) -> None:
     lines = [" ".join(sentence) for sentence in SENTENCES]
-    assert len(wikiner.read_sentences(write(tmp_path, "\n".join(lines).encode()))) == 60
+    assert (
+        len(
+            wikiner.read_sentences(
+                write(
+                    tmp_path,
+                    "\n".join(lines).encode(),
+                )
+            )
+        )
+        == 60
+    )
     if end.endswith("\n"):
         joined = " ".join(lines) + "\n"
     else:
@@ -190,7 +212,10 @@ def test_vectors_whose_line_ends_are_lost_or_that_are_fewer_than_counted_are_tol
             2,
         )
     assert glove.table(
-        write(tmp_path, "\n".join(["10 2", *vectors]).encode()),
+        write(
+            tmp_path,
+            "\n".join(["10 2", *vectors]).encode(),
+        ),
         ["word9"],
         2,
     )

@@ -81,7 +81,14 @@ def test_columns_have_64_bits(tmp_path: Path, save) -> None:
 def test_an_array_larger_than_a_piece_is_read_whole(tmp_path: Path) -> None:
     values = np.arange(300_001, dtype=np.float32)
     np.savez_compressed(tmp_path / "a.npz", mu=values)
-    assert (read_columns(tmp_path / "a.npz", {"mu": COLUMNS["mu"]}, "")["mu"] == values).all()
+    assert (
+        read_columns(
+            tmp_path / "a.npz",
+            {"mu": COLUMNS["mu"]},
+            "",
+        )["mu"]
+        == values
+    ).all()
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,13 @@ def pondering() -> Any:
             t=np.arange(length),
             length=np.full(length, length),
         )
-        columns.append({"x": steps, "s0": start, "label": np.int32(number % 2)})
+        columns.append(
+            {
+                "x": steps,
+                "s0": start,
+                "label": np.int32(number % 2),
+            }
+        )
     params = jax.tree.map(
         lambda leaf: 0.5 * rng.normal(size=leaf.shape).astype(np.float32),
         act.init(KEY, sizes),
@@ -225,7 +231,11 @@ def test_a_function_of_a_batch_is_the_function(name: str):
     loss, grads = jax.jit(jax.value_and_grad(total))(params)
     want, reference = jax.value_and_grad(compiled.loss)(params, plain)
     assert float(loss) == pytest.approx(float(want), rel=TOLERANCE)
-    for one, other in zip(jax.tree.leaves(grads), jax.tree.leaves(reference), strict=True):
+    for one, other in zip(
+        jax.tree.leaves(grads),
+        jax.tree.leaves(reference),
+        strict=True,
+    ):
         np.testing.assert_allclose(
             one,
             other,

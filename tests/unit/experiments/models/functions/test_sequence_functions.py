@@ -51,7 +51,12 @@ def language_models() -> Any:
     params = jax.tree.map(
         lambda x: x + 0.1, language_model_function.init(LM, 1)
     )  # biases too are not 0
-    padded = PairBatches(Pairs(PAIRS.source, PAIRS.source), 1, WIDTH, 1).gather(
+    padded = PairBatches(
+        Pairs(PAIRS.source, PAIRS.source),
+        1,
+        WIDTH,
+        1,
+    ).gather(
         np.arange(1),
         WIDTH,
     )
@@ -127,7 +132,10 @@ def test_the_engine_computes_them(name: str) -> None:
     function, params, instances, *_ = CASES[name]()
     spec = language_model_function.SPEC if name == "lm" else translation_function.SPEC
     compiled = amp.compile(function, params, spec)
-    assert compiled.verify([instances[0], instances[1]], progress=False)
+    assert compiled.verify(
+        [instances[0], instances[1]],
+        progress=False,
+    )
 
 
 def test_every_layer_is_a_node_and_goes_back_to_its_place() -> None:

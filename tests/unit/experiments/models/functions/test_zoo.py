@@ -113,7 +113,11 @@ def test_a_model_trains_by_batches(name: str) -> None:
     want = params
     state = tx.init(params)
     for _ in range(2):
-        changes, state = tx.update(jax.grad(mean)(want), state, want)
+        changes, state = tx.update(
+            jax.grad(mean)(want),
+            state,
+            want,
+        )
         want = optax.apply_updates(want, changes)
     trainer.fit(data, epochs=2, progress=False)
     found = compiled.params(trainer.params)
@@ -159,7 +163,10 @@ def test_a_layer_that_is_skipped_does_not_run() -> None:
     )  # 5 standard deviations around 20: wrong once in a million seeds
     assert rows.get("layer2", 0) == 0
     told = trainer.evaluate(data)
-    assert told["loss"] == pytest.approx(float(compiled.loss(params, instances)) / 40, rel=1e-5)
+    assert told["loss"] == pytest.approx(
+        float(compiled.loss(params, instances)) / 40,
+        rel=1e-5,
+    )
 
 
 @pytest.mark.nightly

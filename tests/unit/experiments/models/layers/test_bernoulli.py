@@ -27,7 +27,11 @@ SHAPES = st.sampled_from(
 )
 
 
-@given(st.integers(0, 2**32 - 1), st.floats(0, 1, width=32), SHAPES)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.floats(0, 1, width=32),
+    SHAPES,
+)
 def test_the_same_draws(seed, p, shape):
     key = jax.random.fold_in(jax.random.key(0), seed)
     np.testing.assert_array_equal(
@@ -167,11 +171,17 @@ def test_dropout_passes_through_transforms():
         drop(x, 1),
     )
     _, seen = jax.lax.scan(
-        lambda d, step: (d.at(step), d(x, 1)),
+        lambda d, step: (
+            d.at(step),
+            d(x, 1),
+        ),
         drop,
         jnp.arange(2),
     )
     np.testing.assert_array_equal(
         seen,
-        [drop(x, 1), drop.at(0)(x, 1)],
+        [
+            drop(x, 1),
+            drop.at(0)(x, 1),
+        ],
     )

@@ -10,13 +10,28 @@ drop = jax.jit(lambda seeds, x, step: from_batch({"dropout_seed": seeds}, 0.25).
 
 def test_masks_follow_rows_steps_and_seeds() -> None:
     x = np.ones((2, 600), np.float32)
-    a = np.asarray(drop(np.array([5, 9]), x, 0))
-    b = np.asarray(drop(np.array([9, 7]), x, 0))
+    a = np.asarray(
+        drop(
+            np.array([5, 9]),
+            x,
+            0,
+        )
+    )
+    b = np.asarray(
+        drop(
+            np.array([9, 7]),
+            x,
+            0,
+        )
+    )
     assert np.array_equal(
         a[1],
         b[0],
     ) and not np.array_equal(a[0], a[1])
-    assert not np.array_equal(a, drop(np.array([5, 9]), x, 1))
+    assert not np.array_equal(
+        a,
+        drop(np.array([5, 9]), x, 1),
+    )
     assert (
         set(np.unique(a)) == {0, np.float32(1 / 0.75)} and abs(a.mean() - 1) < 0.06
     )  # four deviations

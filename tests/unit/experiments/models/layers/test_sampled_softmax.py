@@ -76,7 +76,11 @@ def test_it_is_the_full_softmax_if_all_classes_are_samples() -> None:
         return (jnp.log(jnp.exp(logits).sum(-1)) - logits[jnp.arange(5), targets]).sum()
 
     ours, theirs = (jax.jit(jax.value_and_grad(f, (0, 1, 2)))(x, w, b) for f in (sampled, full))
-    for a, e in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    for a, e in zip(
+        jax.tree.leaves(ours),
+        jax.tree.leaves(theirs),
+        strict=True,
+    ):
         np.testing.assert_allclose(a, e, atol=2e-6)
 
 
