@@ -231,8 +231,10 @@ def test_what_is_abandoned_makes_the_updates_that_were_held():
     for d in s.abandon():
         for change in d.changes:
             due.append(change)
-    assert due == [Update("f0", 1, 0.0)] and s.updates.counts == {"f0": 0}
-    assert not s.tables.t.nodes[:, c.AWAITED :].any() and s.admission.room() == 3
+    assert due == [Update("f0", 1, 0.0)]
+    assert s.updates.counts == {"f0": 0}
+    assert not s.tables.t.nodes[:, c.AWAITED :].any()
+    assert s.admission.room() == 3
     admit(s, graphs.chain_data(2))
     assert [change for d in drain(s) for change in d.changes] == [Update("f0", 2, 0.0)]
 

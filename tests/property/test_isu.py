@@ -99,7 +99,8 @@ def test_the_way_back_leads_back(change, states):
     )
     before = State.of(instance=0, **columns)
     after = change.back(change(before))
-    assert np.array_equal(before.array, after.array) and before.fields == after.fields
+    assert np.array_equal(before.array, after.array)
+    assert before.fields == after.fields
 
 
 @settings(max_examples=examples(40))

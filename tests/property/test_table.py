@@ -149,7 +149,8 @@ def test_servers_in_processes_are_the_same_bit_for_bit(processes, mode, splits, 
         assert (
             tables[0].pull(first, columns=columns) == tables[1].pull(first, columns=columns)
         ).all()
-    assert tables[0].traffic == tables[1].traffic and tables[0].traffic[0] == tables[0].traffic[1]
+    assert tables[0].traffic == tables[1].traffic
+    assert tables[0].traffic[0] == tables[0].traffic[1]
     assert (tables[0].dense() == tables[1].dense()).all()
     assert worst(tables[0].opt_state, tables[1].opt_state) == 0
 

@@ -102,7 +102,8 @@ def assert_the_same(seed, schedule, flops, purpose, overlap=False, capacity=256)
                 repr(scheduler.counts.read()),
             )
         )
-    assert len(told[0][0]) > 0 and all(one == told[-1] for one in told)
+    assert len(told[0][0]) > 0
+    assert all(one == told[-1] for one in told)
 
 
 @settings(max_examples=40)

@@ -61,9 +61,8 @@ def test_the_heap_chooses_what_the_policy_chooses(steps, name, every):
         assert chosen is policy([*backlog], now)
         chosen.take(16)
         backlog.note_taken(chosen)
-        assert (chosen in backlog) == (chosen.items > 0) and len(backlog) == sum(
-            q.items > 0 for q in queues
-        )
+        assert (chosen in backlog) == (chosen.items > 0)
+        assert len(backlog) == sum(q.items > 0 for q in queues)
 
 
 def test_the_heap_stays_small():
@@ -90,12 +89,14 @@ def test_workers_for_whom_something_has_come_are_told_once():
         (0, 0),
     )
     admit(s, graphs.chain_data(2))
-    assert s.queues.take_woken() == {0} and s.queues.take_woken() == set()
+    assert s.queues.take_woken() == {0}
+    assert s.queues.take_woken() == set()
     first = s.next(0)
     assert s.queues.take_woken() == set(), "what it sends on has not come yet"
     s.done(first)
     assert s.queues.take_woken() == {1}
-    assert s.next(0) is None and tell(step(s, 1)).startswith("forward f1")
+    assert s.next(0) is None
+    assert tell(step(s, 1)).startswith("forward f1")
 
 
 @pytest.mark.parametrize("name", RANKED)

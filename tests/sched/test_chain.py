@@ -58,7 +58,8 @@ def test_a_chain_and_the_rows_that_it_meets_become_one_stage():
         and stage.params == ("edge0", "edge1", "update")
     )
     assert [port.name for port in stage.ports] == ["h"] and stage.aligned
-    assert [node.name for node in stage.row_nodes] == ["update"] and stage.edge_type_of == {
+    assert [node.name for node in stage.row_nodes] == ["update"]
+    assert stage.edge_type_of == {
         "edge0": 0,
         "edge1": 1,
     }
@@ -111,7 +112,8 @@ def test_rows_from_elsewhere_join_the_stage_as_ports():
             ag.npt("meet", lambda a, x: a * x)(a, more),
         )
     (stage,) = (s for s in plan_for(g, fuse=True).stages if s.kind is EDGES)
-    assert [port.name for port in stage.ports] == ["rows", "more"] and stage.aligned
+    assert [port.name for port in stage.ports] == ["rows", "more"]
+    assert stage.aligned
 
 
 def run(data, **settings):
@@ -153,7 +155,8 @@ def test_a_dispatch_holds_its_edges_way_by_way():
 def test_edges_are_found_once_for_instances_that_stay_together():
     _, dispatches = run(chains.odd_instances(), max_active_keys=7)
     found = [d.edges for d in dispatches if d.stage.name == FUSED]
-    assert len(found) == 4 and all(edges is found[0] for edges in found)
+    assert len(found) == 4
+    assert all(edges is found[0] for edges in found)
 
 
 def test_gradient_rows_are_edges_for_edge_nodes_and_rows_for_others():

@@ -152,7 +152,8 @@ def test_arenas_start_at_what_is_expected_within_the_limits():
         {keys[0]: 1000, keys[1]: 50},
         8,
     )
-    assert made.capacities == {keys[0]: 128, keys[1]: 50} and made.limits == {
+    assert made.capacities == {keys[0]: 128, keys[1]: 50}
+    assert made.limits == {
         keys[0]: 1000,
         keys[1]: 50,
     }
@@ -333,7 +334,8 @@ def test_training_and_inference_of_one_instance_are_counted_apart():
     plan = plan_for(graph, fuse=True)
     guard = MemoryGuard({key: 1 + 8}, {key: 4}, 4)
     batch = [columns(graph, graphs.rnn_data([3]))]
-    assert asks(guard, plan, 0, True, batch) and asks(guard, plan, 0, False, batch)
+    assert asks(guard, plan, 0, True, batch)
+    assert asks(guard, plan, 0, False, batch)
     guard.release(0, True)
     assert asks(
         guard,

@@ -32,7 +32,8 @@ def test_the_last_dispatches_are_remembered():
 
 def test_large_ones_are_fewer():
     past = DispatchLog(100, messages=10)
-    assert remembered(past, [4, 4, 4, 2, 0]) == [1, 2, 3, 4] and len(past) == 4
+    assert remembered(past, [4, 4, 4, 2, 0]) == [1, 2, 3, 4]
+    assert len(past) == 4
 
 
 def test_the_last_one_is_remembered_however_large():
@@ -55,10 +56,10 @@ def test_many_at_once_are_remembered_as_one_by_one(together):
         past.extend(told[start : start + together])
         past.extend([])
         expected = [d.number for d in told[: start + together][-5:]]
-        assert [d.number for d in past] == expected and len(past) == len(expected)
+        assert [d.number for d in past] == expected
+        assert len(past) == len(expected)
     large = DispatchLog(100, messages=10)
     for start in range(0, 21, together):
         large.extend(told[start : start + together])
-    assert [d.number for d in large][-1] == 20 and max(1, 10 - together) <= len(large) <= max(
-        10, together
-    )
+    assert [d.number for d in large][-1] == 20
+    assert max(1, 10 - together) <= len(large) <= max(10, together)

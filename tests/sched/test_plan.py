@@ -293,7 +293,8 @@ def test_a_group_of_pumped_members_lies_on_the_host():
             ag.reduce("total", jax.ops.segment_sum, rows),
         )
     plan = plan_for(g)
-    assert stage(plan, "total").ports[0].space == HOST and stage(plan, "rows").space == HOST
+    assert stage(plan, "total").ports[0].space == HOST
+    assert stage(plan, "rows").space == HOST
     assert names(plan, "transfer") == []
 
 

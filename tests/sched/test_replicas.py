@@ -53,10 +53,8 @@ def test_rows_of_ragged_messages_weigh_their_number():
         [graphs.repeating_instance(n) for n in (1, 3, 0)],
     )
     drain(s)
-    assert (
-        s.counts.read().nodes["scale"].histogram[:2].tolist() == [3, 0]
-        and s.counts.read().nodes["scale"].gradients == 3
-    )
+    assert s.counts.read().nodes["scale"].histogram[:2].tolist() == [3, 0]
+    assert s.counts.read().nodes["scale"].gradients == 3
 
 
 def test_the_histogram_counts_every_row_once():
@@ -92,7 +90,8 @@ def test_nodes_count_for_themselves():
 
 def test_by_default_replicas_meet_at_the_end_of_an_epoch():
     group = replicas()
-    assert group.after(GROUP[0]) == [] and group.end_of_epoch() == [AVERAGE]
+    assert group.after(GROUP[0]) == []
+    assert group.end_of_epoch() == [AVERAGE]
 
 
 def test_replicas_may_never_meet():

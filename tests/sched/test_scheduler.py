@@ -194,7 +194,8 @@ def test_distribute_and_collect_with_isolated_nodes():
         [],
     ]  # where the two edges' rows go; kind 1 has none
     assert [len(r) for r in forward.out_rows] == [4]  # one row per atom
-    assert done["backward", "edge1"].n_rows == 0 and instances_of(done["backward", "edge1"]) == [
+    assert done["backward", "edge1"].n_rows == 0
+    assert instances_of(done["backward", "edge1"]) == [
         0,
         1,
     ]
@@ -262,9 +263,11 @@ def test_a_pump_that_goes_to_a_sink():
 def test_an_instance_without_messages_ends_when_it_is_closed():
     s = scheduler_for(graphs.chain(1))
     handles = s.open(np.arange(2))
-    assert s.admission.in_flight == {True: 2, False: 0} and s.admission.take_ended() == []
+    assert s.admission.in_flight == {True: 2, False: 0}
+    assert s.admission.take_ended() == []
     s.close(handles)
-    assert s.admission.take_ended() == [(0, True), (1, True)] and s.admission.take_ended() == []
+    assert s.admission.take_ended() == [(0, True), (1, True)]
+    assert s.admission.take_ended() == []
     assert_empty(s)
 
 
@@ -371,9 +374,11 @@ def test_the_throttle():
     s = scheduler_for(graphs.chain(1), max_active_keys=3)
     assert s.admission.room() == 3
     handles = s.open(np.arange(3))
-    assert s.admission.room() == 0 and s.admission.room(train=False) == 3
+    assert s.admission.room() == 0
+    assert s.admission.room(train=False) == 3
     s.close(handles[:1])
-    assert s.admission.room() == 1 and s.counts.read().most_in_flight == 3
+    assert s.admission.room() == 1
+    assert s.counts.read().most_in_flight == 3
     with pytest.raises(
         InvariantError,
         match=r"throttle: expected \(5, 0\) training and inference instances in flight, at most 3 of each",
@@ -441,7 +446,8 @@ def test_a_round_that_is_not_full_is_updated_at_the_end_of_the_data():
     drain(s)
     assert s.idle and s.admission.room() == 3
     s.rounds.end_of_data()
-    assert not s.idle and [tell(d) for d in drain(s)] == ["Update f0"]
+    assert not s.idle
+    assert [tell(d) for d in drain(s)] == ["Update f0"]
     s.rounds.end_of_data()
     assert s.idle and s.admission.room() == 5
 
@@ -521,7 +527,8 @@ def test_abandon_forgets_what_is_in_flight_and_nothing_else():
     assert s.updates.counts == {"f0": 0, "f1": 3}
     s.abandon()
     assert_empty(s)
-    assert s.updates.counts == {"f0": 0, "f1": 3} and s.admission.room() == 16
+    assert s.updates.counts == {"f0": 0, "f1": 3}
+    assert s.admission.room() == 16
     admit(s, graphs.chain_data(7))
     assert [tell(d) for d in drain(s)][-2] == "backward f1 [0, 1, 2, 3, 4, 5, 6]; Update f1"
 
@@ -584,7 +591,10 @@ def test_an_action_counts_as_issued_until_it_is_done():
     s = scheduler_for(graphs.chain(1))
     admit(s, graphs.chain_data(1))
     dispatch = s.next(0)
-    assert s.next(0) is None and s.can_move() and not s.can_move(0) and not s.idle
+    assert s.next(0) is None
+    assert s.can_move()
+    assert not s.can_move(0)
+    assert not s.idle
     s.done(dispatch)
     assert s.can_move(0)
 
@@ -598,7 +608,8 @@ def test_workers_have_their_own_actions():
     admit(s, graphs.chain_data(1))
     assert s.next(1) is None and not s.can_move(1)
     assert tell(step(s, 0)) == "forward f0 [0]"
-    assert s.next(0) is None and tell(step(s, 1)) == "forward f1 [0]"
+    assert s.next(0) is None
+    assert tell(step(s, 1)) == "forward f1 [0]"
 
 
 def test_a_dispatch_prints_what_it_does():
@@ -841,20 +852,18 @@ def test_statistics():
     f0 = stats.stages["f0"]
     assert (f0.forward, f0.backward, f0.infer, f0.rows, f0.dispatches) == (3, 3, 1, 7, 5)
     assert (f0.largest_dispatch, f0.longest_queue, f0.mean_dispatch) == (2, 3, 7 / 5)
-    assert stats.messages == 3 * 5 + 3 and stats.instances == 4 and stats.most_in_flight == 3
-    assert (
-        stats.nodes["f0"].gradients == 3
-        and stats.updates == sum(n.updates for n in stats.nodes.values()) == 4
-    )
+    assert stats.messages == 3 * 5 + 3
+    assert stats.instances == 4
+    assert stats.most_in_flight == 3
+    assert stats.nodes["f0"].gradients == 3
+    assert stats.updates == sum(n.updates for n in stats.nodes.values()) == 4
     assert (
         repr(stats).splitlines()[0]
         == f"4 instances, 18 messages, {stats.dispatches} dispatches, 4 updates"
     )
     s.counts.reset()
-    assert (
-        s.counts.read().messages == s.counts.read().updates == 0
-        and s.counts.read().staleness_mean == 0.0
-    )
+    assert s.counts.read().messages == s.counts.read().updates == 0
+    assert s.counts.read().staleness_mean == 0.0
 
 
 def test_staleness_counts_the_updates_between_forward_and_backward():

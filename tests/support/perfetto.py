@@ -16,7 +16,9 @@ def read(path):
     names = []
     timed = []
     for event in document["traceEvents"]:
-        assert event["ph"] in PHASES and isinstance(event["name"], str) and event["name"]
+        assert event["ph"] in PHASES
+        assert isinstance(event["name"], str)
+        assert event["name"]
         assert all(isinstance(event[key], int) and event[key] >= 0 for key in ("pid", "tid"))
         if event["ph"] == "M":
             names.append(event)
@@ -108,8 +110,7 @@ def _counters(timed):
     counters = defaultdict(list)
     for e in timed:
         if e["ph"] == "C":
-            assert e["args"] and all(
-                isinstance(v, (int, float)) and v >= 0 for v in e["args"].values()
-            )
+            assert e["args"]
+            assert all(isinstance(v, (int, float)) and v >= 0 for v in e["args"].values())
             counters[e["pid"], e["name"]].append(e)
     return dict(counters)

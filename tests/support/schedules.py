@@ -173,7 +173,8 @@ def assert_nothing_is_left(scheduler):
     """Law 1: every message has been answered, every slot and every range is free."""
     assert scheduler.idle and scheduler.tables.slots_in_use == 0
     t = scheduler.tables.t
-    assert len(t.vacant) == len(t.instances) and not t.active[:, c.N_ACTIVE].any()
+    assert len(t.vacant) == len(t.instances)
+    assert not t.active[:, c.N_ACTIVE].any()
     assert (
         not t.live[: t.clock[c.LIVE_TOP], [c.N_MISSING, c.N_OWED]].clip(min=0).any()
     )  # inputs that are missing, gradients that are owed

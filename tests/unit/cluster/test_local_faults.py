@@ -132,14 +132,20 @@ def test_what_the_system_has_no_memory_for_is_sent_later(number):
     near, far = lines()
     for line in (near, far):
         line._socket = Refusing(line._socket, number)
-    assert near.send([b"first"]) and near.has_unsent and near.urgent is None and far.take() is None
+    assert near.send([b"first"])
+    assert near.has_unsent
+    assert near.urgent is None
+    assert far.take() is None
     for line in (near, far):
         line._socket = line._socket._socket
-    assert near.send([b"second"]) and not near.has_unsent and not near.failure + far.failure
+    assert near.send([b"second"])
+    assert not near.has_unsent
+    assert not near.failure + far.failure
     assert [bytes(frame) for _ in range(2) for frame in far.take()] == [
         b"first",
         b"second",
-    ] and far.take() is None
+    ]
+    assert far.take() is None
     near.close()
     far.close()
 
@@ -206,7 +212,8 @@ def test_to_close_takes_one_time_for_all_that_read_nothing(monkeypatch):
     start = time.monotonic()
     closing = threading.Thread(target=wires[0].close)
     closing.start()
-    assert [end.receive(0) for end, _ in ends] == 3 * [None] and time.monotonic() - start < 0.5
+    assert [end.receive(0) for end, _ in ends] == 3 * [None]
+    assert time.monotonic() - start < 0.5
     closing.join(10)
     assert 0.5 < time.monotonic() - start < 1.7  # three times one would be 1.8
     for _, end in ends:
@@ -223,7 +230,8 @@ def test_a_fork_does_not_speak_for_its_parent():
         os._exit(1 if was_taken else 0)
     assert os.waitpid(child, 0)[1] == 0
     assert far.take() is None and not far.is_gone
-    assert near.send([b"from the parent"]) and bytes(far.take()[0]) == b"from the parent"
+    assert near.send([b"from the parent"])
+    assert bytes(far.take()[0]) == b"from the parent"
     near.close()
     far.close()
 

@@ -98,7 +98,8 @@ def test_a_ring_does_not_believe_what_cannot_be():
             ValueError, match=f"{position} as read, where 0 was read and 1024 written"
         ):
             writer.was_read(position)
-    assert writer.put(bytes(1000)) is None and not reader.take(0, 1000).any()
+    assert writer.put(bytes(1000)) is None
+    assert not reader.take(0, 1000).any()
     for position, n in ((900, 10), (1100, 1000), (1 << 40, 9), (-1, 1), (2048, 1)):
         with pytest.raises(
             ValueError, match=f"{n} bytes at {position}, where 1024 was read of a ring of 1024"
@@ -291,7 +292,8 @@ def test_what_was_sent_before_an_end_is_closed_still_arrives():
         closing.start()
         for i in range(40):
             message = b.receive(10)
-            assert message.numbers == (i,) and (message.arrays[0] == i).all()
+            assert message.numbers == (i,)
+            assert (message.arrays[0] == i).all()
         with pytest.raises(HostDiedError, match="it has closed the channel"):
             b.receive(5)
         closing.join()

@@ -199,7 +199,9 @@ def test_arrays_travel_without_a_copy_in_frames_of_a_bounded_size(monkeypatch):
         ),
     )
     there = decode(sent(strided))[0].arrays
-    assert (there[0] == array[::2]).all() and (there[1] == array).all() and there[2] == 7.5
+    assert (there[0] == array[::2]).all()
+    assert (there[1] == array).all()
+    assert there[2] == 7.5
 
 
 def test_a_message_is_readable():

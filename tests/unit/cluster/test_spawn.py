@@ -83,9 +83,8 @@ def test_hosts_talk_to_the_driver_and_to_each_other(started):
         )
         hosts[b].channel.send(Message("from", text=hosts[a].name))
         message = hosts[b].channel.receive(20)
-        assert (message.numbers, message.text) == ((7,), f"host-{a}") and (
-            message.arrays[0] == array
-        ).all()
+        assert (message.numbers, message.text) == ((7,), f"host-{a}")
+        assert (message.arrays[0] == array).all()
     hosts[1].channel.send(Message("print", text="two\nlines"))
     assert hosts[1].channel.receive(20).text == "2"
     for _ in range(200):

@@ -55,7 +55,9 @@ def test_the_mean_on_each_replicas_device(homes, seed):
         assert jax.tree.structure(result) == jax.tree.structure(host[0])
         for path in (lambda t: t["w"], lambda t: t["b"][0]):
             leaf = path(result)
-            assert leaf.devices() == {device} and leaf.committed and leaf.dtype == np.float32
+            assert leaf.devices() == {device}
+            assert leaf.committed
+            assert leaf.dtype == np.float32
             np.testing.assert_allclose(
                 leaf,
                 np.mean(

@@ -136,7 +136,8 @@ def test_a_trace_of_several_workers_and_their_updates(every):
     assert compilations() == before
     for worker in (0, 1):
         own = sorted((s.start_ns, s.end_ns) for s in trace if s.worker == worker)
-        assert own and all(end <= start for (_, end), (start, _) in itertools.pairwise(own))
+        assert own
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(own))
 
 
 # A controller's loop on several workers
@@ -219,7 +220,8 @@ def test_what_was_decided_before_a_mistake_can_be_carried_out(stops_at):
     with pytest.raises(ZeroDivisionError, match="in the policy"):
         asyncio.run(AsyncioDriver(loop).run())
     loop.queue.carry_out()
-    assert not loop.queue.undone and e.gradients["f"] == e.scheduler.updates.counts["f"] > 0
+    assert not loop.queue.undone
+    assert e.gradients["f"] == e.scheduler.updates.counts["f"] > 0
 
 
 @pytest.mark.parametrize("stops_at", [3, 9, 18])
@@ -265,7 +267,8 @@ def test_nothing_is_issued_after_a_mistake():
     with pytest.raises(MemoryError) as failure:
         asyncio.run(AsyncioDriver(loop).run())
     loop.queue.carry_out()
-    assert issued == [1, 2] and [d.number for d in loop.queue.undone][:2] == [2, 3]
+    assert issued == [1, 2]
+    assert [d.number for d in loop.queue.undone][:2] == [2, 3]
     assert "dispatch 3" not in "".join(failure.value.__notes__), (
         "the story ends with the dispatch that failed"
     )

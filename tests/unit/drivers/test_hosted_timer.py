@@ -71,7 +71,8 @@ def test_one_event_a_dispatch_in_order_by_the_drivers_clock(there, odd_clocks, e
         "host0": (0,),
         "host1": (1,),
     }
-    assert len(trace.runs) == 2 and any(w.reason == "rows" for w in trace.waits)
+    assert len(trace.runs) == 2
+    assert any(w.reason == "rows" for w in trace.waits)
     trace.to_jsonl(tmp_path / "trace.jsonl")
     assert amp.Trace.from_jsonl(tmp_path / "trace.jsonl") == trace
 
@@ -116,14 +117,16 @@ def test_bytes_between_hosts_add_up_over_runs(there):
     assert set(once.traffic) == {(one, other) for one in names for other in names if one != other}
     between = [("host0", "host1"), ("host1", "host0")]
     for ends in between:  # a message for each instance, with a float in it
-        assert once.traffic[ends] == twice.traffic[ends] / 2 and once.traffic[ends] % N == 0
+        assert once.traffic[ends] == twice.traffic[ends] / 2
+        assert once.traffic[ends] % N == 0
         assert 4 < once.traffic[ends] / N < 100
 
 
 def test_no_more_is_kept_than_asked_for(there):
     trace = amp.Trace(max_slices=6)
     there.fit(DATA, epochs=1, progress=False, trace=trace)
-    assert 0 < len(trace) <= 6 and trace.n_dropped >= there.statistics.dispatches - 6
+    assert 0 < len(trace) <= 6
+    assert trace.n_dropped >= there.statistics.dispatches - 6
 
 
 def test_a_run_that_fails_leaves_a_trace_without_times_and_the_next_is_traced(
@@ -134,7 +137,10 @@ def test_a_run_that_fails_leaves_a_trace_without_times_and_the_next_is_traced(
         fails_once(patched, 1, 3)
         with pytest.raises(HostError, match="a body's own mistake"):
             there.fit(DATA, epochs=1, progress=False, trace=trace)
-    assert not len(trace) and trace.n_dropped > 0 and len(trace.runs) == 1 and not trace.hosts
+    assert not len(trace)
+    assert trace.n_dropped > 0
+    assert len(trace.runs) == 1
+    assert not trace.hosts
     trace = amp.Trace()
     there.fit(
         DATA,

@@ -23,7 +23,8 @@ def test_a_new_arena_is_zero_and_has_adjoint_rows():
     a = arenas()
     a.ensure(KEY, 4)
     assert a.values[KEY].shape == a.grads[KEY].shape == (4, 3)
-    assert not np.asarray(a.values[KEY]).any() and not np.asarray(a.grads[KEY]).any()
+    assert not np.asarray(a.values[KEY]).any()
+    assert not np.asarray(a.grads[KEY]).any()
 
 
 def test_integers_have_no_adjoint_rows():
@@ -45,7 +46,8 @@ def test_growing_keeps_rows_adjoints_and_device():
     a.values[key] = a.values[key].at[1].set(7.0)
     a.grads[key] = a.grads[key].at[1].set(8.0)
     a.ensure(key, 8)
-    assert a.grown == 1 and a.values[key].devices() == {jax.devices()[1]}
+    assert a.grown == 1
+    assert a.values[key].devices() == {jax.devices()[1]}
     np.testing.assert_array_equal(
         a.values[key][:2],
         [[0] * 3, [7] * 3],
@@ -71,7 +73,8 @@ def test_host_arenas_are_numpy_and_keep_their_rows():
     a.ensure(key, 2)
     a.host[key][1] = 5
     a.ensure(key, 6)
-    assert a.host[key].tolist() == [[0, 0], [5, 5]] + [[0, 0]] * 4 and a.grown == 0
+    assert a.host[key].tolist() == [[0, 0], [5, 5]] + [[0, 0]] * 4
+    assert a.grown == 0
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])
@@ -95,7 +98,8 @@ def test_an_arena_for_which_there_was_no_memory_grows_when_it_is_asked_for_again
         a.ensure(KEY, 16)
     assert a.capacity[KEY] == 4
     a.ensure(KEY, 16)
-    assert len(a.values[KEY]) == len(a.grads[KEY]) == 16 and a.grown == 1
+    assert len(a.values[KEY]) == len(a.grads[KEY]) == 16
+    assert a.grown == 1
     assert a.values[KEY][2].tolist() == [7.0] * 3
 
 

@@ -204,7 +204,8 @@ def test_kernels_may_be_compiled_when_they_are_needed():
         )
         first.append([epoch.compilations for epoch in histories[-1].epochs])
         assert compilations() > before
-    assert first[0][0] > 0 == first[0][1] == first[0][2] and first[1] == [0, 0, 0]
+    assert first[0][0] > 0 == first[0][1] == first[0][2]
+    assert first[1] == [0, 0, 0]
     assert [epoch.train for epoch in histories[0].epochs] == [
         epoch.train for epoch in histories[1].epochs
     ]
@@ -251,9 +252,8 @@ def test_an_interrupted_compilation_after_the_first_epoch_loses_no_epoch(monkeyp
         history = trainer.fit(data, epochs=3, progress=False)
     assert history.interrupted and [epoch.epoch for epoch in history.epochs] == [1]
     trainer.fit(data, epochs=2, progress=False, history=history)
-    assert [epoch.epoch for epoch in history.epochs] == [1, 2, 3] and history.epochs[
-        -1
-    ].compilations == 0
+    assert [epoch.epoch for epoch in history.epochs] == [1, 2, 3]
+    assert history.epochs[-1].compilations == 0
 
 
 @pytest.mark.nightly

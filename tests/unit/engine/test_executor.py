@@ -85,7 +85,8 @@ def test_forward_rows_are_the_same_bits_at_any_dispatch_size(graph, features, ul
         e.virtual(data, train=False)
         seen.append(e.outputs())
     for outputs in seen:
-        assert outputs.keys() == seen[0].keys() and len(outputs) == 9
+        assert outputs.keys() == seen[0].keys()
+        assert len(outputs) == 9
         for key, row in outputs.items():
             np.testing.assert_array_max_ulp(row, seen[0][key], ulp)
 
@@ -187,7 +188,8 @@ def test_what_was_handed_in_stays_the_callers():
     mine = {"f0": jnp.float32(1.5)}
     e = engine(graphs.chain(1), params=mine, interval=1)
     e.virtual(graphs.chain_data(3))
-    assert float(mine["f0"]) == 1.5 and float(e.executor.store.params["f0"]) != 1.5
+    assert float(mine["f0"]) == 1.5
+    assert float(e.executor.store.params["f0"]) != 1.5
 
 
 def change(e, *changes):
@@ -340,7 +342,8 @@ def test_warming_up_leaves_no_trace():
         (e.executor.store.params, e.executor.store.accumulators),
     )
     jax.tree.map(np.testing.assert_array_equal, before, after)
-    assert e.executor.readings == {} and e.metrics(True) == e.metrics(False) == {}
+    assert e.executor.readings == {}
+    assert e.metrics(True) == e.metrics(False) == {}
 
 
 def test_a_warm_up_that_fails_leaves_no_trace_either():
@@ -369,7 +372,8 @@ def test_a_warm_up_that_fails_leaves_no_trace_either():
     fails.append(True)
     with pytest.raises(KeyboardInterrupt):
         next(ladders(e.executor, e.scheduler, seen, ["forward"])).compilations[0]()
-    assert e.executor.store.accumulators["f"] is before and e.metrics() == {}
+    assert e.executor.store.accumulators["f"] is before
+    assert e.metrics() == {}
 
 
 # Payloads

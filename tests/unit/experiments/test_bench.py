@@ -130,9 +130,8 @@ def test_the_wire_bench_measures_all_kinds(tmp_path: Path) -> None:
         )
     )
     assert [json.loads(line) for line in (tmp_path / "wire.jsonl").read_text().splitlines()] == rows
-    assert [row["kind"] for row in rows] == ["one machine", "CURVE", "plain"] and min(
-        row["mb_per_s"] for row in rows
-    ) > 0
+    assert [row["kind"] for row in rows] == ["one machine", "CURVE", "plain"]
+    assert min(row["mb_per_s"] for row in rows) > 0
 
 
 @pytest.mark.nightly
@@ -242,7 +241,9 @@ def test_programs_can_be_chosen_and_ours_set() -> None:
         programs=("torch",), ours=("policy=largest", "workers=2"), synthetic=True
     )
     first, *others = bench.entries()
-    assert first.name == "ampjax" and others and all(e.name.startswith("torch") for e in others)
+    assert first.name == "ampjax"
+    assert others
+    assert all(e.name.startswith("torch") for e in others)
     assert (
         first.arguments["policy"] == "largest" and first.environment["JAX_NUM_CPU_DEVICES"] == "2"
     )
@@ -366,7 +367,9 @@ def test_memory_is_watched_while_trees_are_in_flight(monkeypatch: pytest.MonkeyP
         "synthetic": True,
     }
     row = memory.measured(data_dir=None, **sizes)
-    assert row["live"] > row["arenas"] > 0 and row["params"] > 0 and len(row["resident"]) == 2
+    assert row["live"] > row["arenas"] > 0
+    assert row["params"] > 0
+    assert len(row["resident"]) == 2
     assert row["ratio"] == row["live"] / (
         row["arenas"] + row["records"] + row["params"] + row["opt_state"]
     )
@@ -444,7 +447,9 @@ def test_a_comb_has_the_leaves_and_the_depth_that_are_asked_for(data: st.DataObj
     )
     line = growth.comb(depth, leaves)
     open_ = list(itertools.accumulate((char == "(") - (char == ")") for char in line))
-    assert line.count("word") == leaves and max(open_) == depth + 1 and open_[-1] == 0
+    assert line.count("word") == leaves
+    assert max(open_) == depth + 1
+    assert open_[-1] == 0
     for wrong in (leaves, (leaves - 1).bit_length() - 1):
         with pytest.raises(SettingsError, match=r"for .* leaves"):
             growth.comb(wrong, leaves)
@@ -524,7 +529,8 @@ def test_workers_are_compared_at_the_same_settings(monkeypatch: pytest.MonkeyPat
     options = workers.WorkersBench(n_train=200, max_active_keys=2)
     assert workers.main(options) == results
     two, one = asked
-    assert (len(two.cores), len(one.cores)) == (2, 1) and two.environment["NPROC"] == "1"
+    assert (len(two.cores), len(one.cores)) == (2, 1)
+    assert two.environment["NPROC"] == "1"
     assert (
         two.arguments["workers"],
         one.arguments["workers"],

@@ -41,7 +41,9 @@ def test_the_peers_start_like_ours_and_learn() -> None:
     lengths = list_reduction_jax.per_length(**arguments)
     assert ours.evaluate() == mask.evaluate() == lengths.evaluate()
     for program in (ours, mask, lengths):
-        assert program.train() == 400 and program.infer() == 200 and program.updates() >= 1
+        assert program.train() == 400
+        assert program.infer() == 200
+        assert program.updates() >= 1
 
 
 @pytest.mark.nightly
@@ -123,7 +125,8 @@ def test_a_minibatch_of_trees_by_levels_makes_our_update(monkeypatch: pytest.Mon
         **arguments,
     )
     levels = Model(batch=12, rehearsals=0, **arguments)
-    assert ours.train() == levels.train() == 12 and ours.updates() == levels.updates() == 1
+    assert ours.train() == levels.train() == 12
+    assert ours.updates() == levels.updates() == 1
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
         {"embed": levels._table, **levels._params},
@@ -146,7 +149,9 @@ def test_the_sentiment_programs_start_alike_and_learn() -> None:
     assert ours.evaluate() == pytest.approx(levels.evaluate(), abs=1e-3)
     for program in (ours, levels):
         before = program.evaluate()
-        assert program.train() == 60 and program.infer() == 200 and program.updates() >= 1
+        assert program.train() == 60
+        assert program.infer() == 200
+        assert program.updates() >= 1
         assert program.evaluate() > before
 
 

@@ -213,7 +213,8 @@ def test_a_minibatch_of_trees_makes_the_update_of_the_peer_in_jax(
     arguments = {"embedding": 6, "batch": 7, "synthetic": True}
     program = make(**arguments)
     levels = sentiment_jax.Model(rehearsals=0, **arguments)
-    assert program.train() == levels.train() == 7 and program.updates() == levels.updates() == 1
+    assert program.train() == levels.train() == 7
+    assert program.updates() == levels.updates() == 1
     dense, table = (optimizer.param_groups[0]["params"] for optimizer in program._parts.optimizers)
     for got, want in zip(
         [*table, *dense],
@@ -288,7 +289,9 @@ def test_a_program_trains(
 ) -> None:
     program = make(**arguments)
     before = program.evaluate()
-    assert program.train() == n and program.updates() >= 2 and program.infer() >= 3
+    assert program.train() == n
+    assert program.updates() >= 2
+    assert program.infer() >= 3
     assert np.isfinite(before) and np.isfinite(program.evaluate())
 
 

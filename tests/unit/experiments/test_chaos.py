@@ -32,9 +32,10 @@ def test_a_kill(tmp_path):
         json=tmp_path / "chaos.jsonl",
     )
     (found,) = main(options, Console(quiet=True))
-    assert (
-        found["exact"] and not found["left_behind"] and found["kills"] == 1 and found["lives"] >= 2
-    )
+    assert found["exact"]
+    assert not found["left_behind"]
+    assert found["kills"] == 1
+    assert found["lives"] >= 2
     assert json.loads((tmp_path / "chaos.jsonl").read_text())["way"] == "virtual"
 
 
@@ -55,7 +56,9 @@ def test_a_host_that_is_killed(tmp_path):
         json=tmp_path / "chaos.jsonl",
     )  # fmt: skip
     (found,) = hosts.main(options, Console(quiet=True))
-    assert found["exact"] and found["kill"]["n"] == 1 and found["hang"]["n"] == 0
+    assert found["exact"]
+    assert found["kill"]["n"] == 1
+    assert found["hang"]["n"] == 0
     assert 0 < found["kill"]["noticed_s"]["worst"] < found["kill"]["to_go_on_s"]["worst"]
     assert json.loads((tmp_path / "chaos.jsonl").read_text())["model"] == "list-reduction"
 

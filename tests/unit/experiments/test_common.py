@@ -115,7 +115,8 @@ def test_a_mistake_that_is_found_late_leaves_the_last_history_alone(tmp_path: Pa
 def test_a_sample_hands_out_the_instances_it_chose() -> None:
     data = Buckets(generate(300), 10, 8)
     some = common.sample(data, 7, seed=1)
-    assert len(some) == 7 and len(common.sample(data, 10_000, seed=1)) == len(data)
+    assert len(some) == 7
+    assert len(common.sample(data, 10_000, seed=1)) == len(data)
     ids = np.random.default_rng(1).permutation(len(data))[:7]
     wanted = data.gather(ids[[2, 5]])["label"].payload
     np.testing.assert_array_equal(
@@ -165,7 +166,8 @@ def test_start_up_leaves_the_user_s_environment_alone(tmp_path: Path) -> None:
         ).split()
 
     *rest, folder = run(XDG_CACHE_HOME=str(tmp_path))
-    assert rest == ["1", "3"] and Path(folder).parent == tmp_path / "ampjax" / "xla"
+    assert rest == ["1", "3"]
+    assert Path(folder).parent == tmp_path / "ampjax" / "xla"
     chosen = run(
         NPROC="2", JAX_NUM_CPU_DEVICES="2", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "mine")
     )

@@ -66,9 +66,8 @@ def test_copies_of_a_network_compute_what_one_does(name: str) -> None:
         outputs = trainer.predict(data) if sinks else {}
         found.append((trainer, sums, joined(trainer.gradients), outputs))
     (one, sums, gradients, outputs), (two, sums_of_two, gradients_of_two, outputs_of_two) = found
-    assert {node.split("/")[0] for node in two.params} == {*one.params} and len(
-        two.params
-    ) == 2 * len(one.params)
+    assert {node.split("/")[0] for node in two.params} == {*one.params}
+    assert len(two.params) == 2 * len(one.params)
     assert {stage.worker for stage in two.plan.stages} == {0, 1}
     assert not any(stage.kind.is_transfer and "feed" not in stage.name for stage in two.plan.stages)
     assert sums_of_two == pytest.approx(sums, rel=1e-5)

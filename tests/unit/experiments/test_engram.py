@@ -297,7 +297,8 @@ def test_made_up_text(monkeypatch, tmp_path):
     again = letters.load(n=5000)
     assert text.name == "made up" and len(text.train) == 5000
     np.testing.assert_array_equal(text.train, again.train)
-    assert text.train.max() == text.n_letters - 1 and text.valid.max() < text.n_letters
+    assert text.train.max() == text.n_letters - 1
+    assert text.valid.max() < text.n_letters
     with pytest.raises(DataError, match="no such file"):
         letters.load(tmp_path)
     rng = np.random.default_rng(0)

@@ -76,10 +76,12 @@ def test_scaling_over_hosts_counts_what_crosses(tmp_path: Path) -> None:
     )
     rows = scaling.main(options)
     near = scaling.main(replace(options, workers_per_host=None))
-    assert [row.hosts for row in rows] == [1, 1, 2] and [row.hosts for row in near] == [1, 1, 1]
+    assert [row.hosts for row in rows] == [1, 1, 2]
+    assert [row.hosts for row in near] == [1, 1, 1]
     assert rows[1].host_bytes == 0 < rows[2].host_bytes
     assert rows[1].train_per_s < rows[2].copies_per_s < 2 * rows[1].train_per_s
-    assert rows[1].train_per_s == near[1].train_per_s and rows[2].train_per_s < near[2].train_per_s
+    assert rows[1].train_per_s == near[1].train_per_s
+    assert rows[2].train_per_s < near[2].train_per_s
 
 
 def test_scaling_tells_throughput_and_the_hosts_time(tmp_path: Path) -> None:

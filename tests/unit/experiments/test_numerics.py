@@ -24,7 +24,8 @@ def test_compiled_numbers_are_right(name: str, tmp_path: Path) -> None:
     """A graph of AMPNet's and a program of Parallax's."""
     numerics.keep_exact([name], True, 0, str(tmp_path))
     loss, grads = pickle.loads((tmp_path / name).read_bytes())
-    assert all(leaf.dtype == np.float64 for leaf in numerics.jax.tree.leaves(grads)) and loss > 0
+    assert all(leaf.dtype == np.float64 for leaf in numerics.jax.tree.leaves(grads))
+    assert loss > 0
     (record,) = numerics.measure(
         [name],
         True,

@@ -60,7 +60,8 @@ def test_medians_over_seeds(tmp_path: Path) -> None:
         16,
         "replicas=2",
     )
-    assert first.epochs == [2, 3, np.inf] and first.best == [0.91, 0.95, 0.7]
+    assert first.epochs == [2, 3, np.inf]
+    assert first.best == [0.91, 0.95, 0.7]
     assert first.seconds == [8, 12, np.inf], "an epoch: 100 at 50/s and 20 at 10/s"
     assert first.speed == (50, 10) and second.epochs == [1]
 
@@ -86,7 +87,9 @@ def test_errors_fall(tmp_path: Path) -> None:
         ("e", "sync", 1, ""),
         {0: [{**common, **record} for record in records]},
     )
-    assert row.metric == "error" and row.epochs == [2] and row.best == [2.0]
+    assert row.metric == "error"
+    assert row.epochs == [2]
+    assert row.best == [2.0]
 
 
 def test_the_last_run_of_a_seed_counts(tmp_path: Path) -> None:

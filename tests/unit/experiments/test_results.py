@@ -345,8 +345,10 @@ def test_epochs_of_several_seeds_become_one_record(tmp_path: Path) -> None:
                 }
                 file.write(json.dumps(record) + "\n")
     (found,) = to_target(path)
-    assert found["epochs"] == [2, None] and found["seconds"] == [8, None]
-    assert found["best"] == [0.91, 0.6] and found["seeds"] == [0, 1]
+    assert found["epochs"] == [2, None]
+    assert found["seconds"] == [8, None]
+    assert found["best"] == [0.91, 0.6]
+    assert found["seeds"] == [0, 1]
 
 
 def test_what_is_slower_is_told_again() -> None:
@@ -369,7 +371,9 @@ def test_what_is_slower_is_told_again() -> None:
     head, *told = [line for line in slower.slower(found).split("\n") if line.startswith("*")]
     assert head == "* training by messages, MNIST, beside plain JAX (batch 100): 0.25 times as fast"
     assert [line.rpartition(": ")[2][:4] for line in told] == ["0.50", "0.80", "0.90"]
-    assert "Newton" in told[0] and "10,000 steps" in told[1] and "by hand" in told[2]
+    assert "Newton" in told[0]
+    assert "10,000 steps" in told[1]
+    assert "by hand" in told[2]
 
 
 def test_the_start_pages_table_has_ratios_and_memory() -> None:
@@ -541,7 +545,9 @@ def test_changes_of_pages_do_not_count(tmp_path: Path) -> None:
     git("commit", "--message", "first")
     (tmp_path / "docs" / "file").write_text("after")
     found = setting_of("2026-11-03", tmp_path)
-    assert len(found.commit) == 8 and not found.changed and found.packages["jax"]
+    assert len(found.commit) == 8
+    assert not found.changed
+    assert found.packages["jax"]
     (tmp_path / "experiments" / "file").write_text("after")
     assert setting_of("2026-11-03", tmp_path).changed
 
@@ -562,7 +568,8 @@ def test_the_sections_fit_into_an_hour_and_have_names_of_their_own() -> None:
             names.append(each.name)
             known = [" ".join(each.arguments[:n]) for n in (1, 2)]
             assert set(known) & set(COMMANDS), each.text
-    assert len(set(names)) == len(names) and len(set(sections)) == len(sections)
+    assert len(set(names)) == len(names)
+    assert len(set(sections)) == len(sections)
     assert sum(one.minutes for one in SECTIONS) <= 55
 
 

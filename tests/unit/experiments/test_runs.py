@@ -61,7 +61,8 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def assert_png(path: Path) -> None:
-    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size > 5000
 
 
 @pytest.mark.nightly
@@ -236,7 +237,8 @@ def test_qm9_learns_without_files(tmp_path: Path) -> None:
     (history,) = qm9.main(options)
     assert history[1].valid["error"] < history[0].valid["error"]
     (first, _) = records(tmp_path / "history.jsonl")
-    assert first["experiment"] == "qm9" and first["valid_error"] == history[0].valid["error"]
+    assert first["experiment"] == "qm9"
+    assert first["valid_error"] == history[0].valid["error"]
     assert_png(tmp_path / "convergence.png")
 
 
@@ -258,7 +260,8 @@ def test_babi15_runs_without_files(tmp_path: Path) -> None:
             **sizes,
         )
     )
-    assert 0 <= history[0].valid["accuracy"] <= 1 and history[0].updates > 0
+    assert 0 <= history[0].valid["accuracy"] <= 1
+    assert history[0].updates > 0
 
 
 @pytest.mark.nightly
@@ -282,7 +285,8 @@ def test_appendix_c_prints_the_papers_figure_and_the_simulation_comes_near(tmp_p
     "name", ["mnist", "list-reduction", "sentiment", "wikiner", "qm9", "babi15"]
 )
 def test_every_experiment_can_be_asked_for_all_there_is(name: str) -> None:
-    assert parse([name, "--full"]).full and not parse([name]).full
+    assert parse([name, "--full"]).full
+    assert not parse([name]).full
 
 
 @pytest.mark.nightly
@@ -406,7 +410,8 @@ def test_figure_5b_has_a_point_for_each_setting(
         out=tmp_path,
     )
     rows = figure5b.main(options)
-    assert list(rows) == [(1, 6), (3, 6)] and rows[3, 6].speed[0] > rows[1, 6].speed[0]
+    assert list(rows) == [(1, 6), (3, 6)]
+    assert rows[3, 6].speed[0] > rows[1, 6].speed[0]
     assert rows[1, 6].seconds == [float("inf")], "60 sequences teach nothing"
     assert_png(tmp_path / "figure5b.png")
     assert records(tmp_path / "3-6" / "history.jsonl")[0]["max_active_keys"] == 3
@@ -569,7 +574,8 @@ def test_what_is_interrupted_before_an_epoch_has_ended_writes_nothing_and_says_s
         and "interrupted" in told
         and "no epoch has ended, so nothing was written" in told
     )
-    assert not list((tmp_path / "out").iterdir()) and not (tmp_path / "epochs.jsonl").read_text()
+    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "epochs.jsonl").read_text()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

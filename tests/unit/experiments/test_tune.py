@@ -69,7 +69,9 @@ def test_tuning_and_a_grid_search_choose_among_the_same(tmp_path, monkeypatch):
         in_mode = Counter(one.settings.get("mode", "async") for one in found.candidates)
     else:
         in_mode = Counter()
-    assert found is not None and found.is_reached and in_mode == {"async": 4, "pipeline": 4}
+    assert found is not None
+    assert found.is_reached
+    assert in_mode == {"async": 4, "pipeline": 4}
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {
         "tuned.jsonl",
@@ -86,7 +88,8 @@ def test_tuning_and_a_grid_search_choose_among_the_same(tmp_path, monkeypatch):
     for lines in grids.values():
         for line in lines:
             records.append(json.loads(line))
-    assert len(records) == 16 and all(r["search_processor_s"] > 0 for r in records)
+    assert len(records) == 16
+    assert all(r["search_processor_s"] > 0 for r in records)
     assert any(r["processor_to_target"] for r in records)
 
     path = tmp_path / "plain-grid.jsonl"

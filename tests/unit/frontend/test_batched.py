@@ -280,7 +280,8 @@ def test_parameters_of_another_dtype_take_the_same_batch():
 def test_copies_fill_a_batch_up_to_its_size():
     batched = amp.vmap(of_words, SPEC, params=PARAMS)
     batch = batched.pack(EXAMPLES[:3], size=5)
-    assert (batch.size, batch.n_examples) == (5, 3) and batch.weights.tolist() == [1, 1, 1, 0, 0]
+    assert (batch.size, batch.n_examples) == (5, 3)
+    assert batch.weights.tolist() == [1, 1, 1, 0, 0]
     compare(
         batched(PARAMS, batch)[:3],
         batched(PARAMS, EXAMPLES[:3]),
@@ -515,7 +516,8 @@ def test_sequences_come_back_as_values_and_lengths():
 
     batched = amp.vmap(lengthy, SPEC, params=PARAMS)
     found = batched(PARAMS, batched.pack(EXAMPLES, size=6))
-    assert isinstance(found["rows"], RaggedRows) and found["rows"].lengths[0].tolist() == [
+    assert isinstance(found["rows"], RaggedRows)
+    assert found["rows"].lengths[0].tolist() == [
         *LENGTHS,
         0,
         0,
@@ -647,7 +649,8 @@ def test_random_numbers_come_from_the_examples_key_or_the_batchs():
         np.concatenate(batched(PARAMS, batch, key=jax.random.key(i)).tolist()) for i in (0, 1)
     )
     assert len({tuple(row) for row in [*first, *second]}) == 18  # no two rows alike
-    assert abs((first > 0).mean() - 0.75) < 0.05 and set(np.unique(first)) == {
+    assert abs((first > 0).mean() - 0.75) < 0.05
+    assert set(np.unique(first)) == {
         0,
         np.float32(1 / 0.75),
     }
@@ -683,7 +686,9 @@ def test_labels_may_be_left_out_where_only_outputs_are_wanted():
         found.outputs["score"].tolist(),
         want.outputs["score"].tolist(),
     )
-    assert found.result is None and found.metrics == {} and set(want.averages()) == {"right"}
+    assert found.result is None
+    assert found.metrics == {}
+    assert set(want.averages()) == {"right"}
     with pytest.raises(DataError, match=r"with the leaves behind the result: `\['k'\]`, got none"):
         batched(PARAMS, batch)
     with pytest.raises(DataError, match=r"with the leaves behind the outputs: `\['x'\]`"):

@@ -61,9 +61,8 @@ def test_each_function_is_one_node_and_all_numbers_are_read_at_once():
     with jax.enable_x64(True):
         law = law_of(row)
         assert [places(law.graph, f"e{k}") for k in range(3)] == [["e0"], ["e1"], ["e2"]]
-        assert places(law.graph, "read") == ["read"] and law.graph.nodes["gate"].outputs[
-            0
-        ].type.shape == (3,)
+        assert places(law.graph, "read") == ["read"]
+        assert law.graph.nodes["gate"].outputs[0].type.shape == (3,)
         law.check_direction()
         law.check_gradients()
 
@@ -273,7 +272,8 @@ def test_each_choice_draws_for_itself():
             }
         )
     compiled = amp.compile(model, params, spec)
-    assert places(compiled.graph, "e0") == ["e0"] and compiled.loss(params, data) == 0
+    assert places(compiled.graph, "e0") == ["e0"]
+    assert compiled.loss(params, data) == 0
     trainer = amp.Trainer(compiled.graph, optax.sgd(0.0))
     assert trainer.fit(compiled.data(data), epochs=1).epochs[0].train["loss"] > 0.1
 

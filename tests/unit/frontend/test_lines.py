@@ -17,12 +17,7 @@ SPEC = {"x": "float32[t,2]"}
 
 def test_what_a_layer_of_ours_computes_comes_from_the_line_that_calls_it():
     def model(params, example):
-        return amp.sum(
-            amp.map(
-                lambda x: LAYER(params["a"], x).sum(),
-                example["x"],
-            )
-        )
+        return amp.sum(amp.map(lambda x: LAYER(params["a"], x).sum(), example["x"]))
 
     (line,) = [
         line
@@ -102,12 +97,7 @@ def test_a_function_under_jit_keeps_its_own_lines():
 
 def test_a_node_comes_from_the_lines_that_lead_to_it():
     def model(p, s):
-        weights = amp.softmax(
-            amp.map(
-                lambda x: x * p["a"][0],
-                s["x"],
-            )
-        )
+        weights = amp.softmax(amp.map(lambda x: x * p["a"][0], s["x"]))
         return XENT(
             linear(
                 p["b"],

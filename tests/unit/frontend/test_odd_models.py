@@ -203,7 +203,8 @@ def test_a_model_that_is_refused(name):
     function, text = REFUSED[name]
     with pytest.raises(GraphError) as caught:
         amp.compile(function, P, SPEC)
-    assert text in str(caught.value) and str(caught.value).startswith("test_odd_models.py:")
+    assert text in str(caught.value)
+    assert str(caught.value).startswith("test_odd_models.py:")
 
 
 class Net(nnx.Module):
@@ -250,9 +251,8 @@ def test_modules_of_nnx_are_parameters():
     )
     trainer.fit(compiled.data(examples), progress=False)
     after = compiled.params(trainer.params)
-    assert isinstance(after["net"], Net) and compiled.loss(after, examples) < compiled.loss(
-        params, examples
-    )
+    assert isinstance(after["net"], Net)
+    assert compiled.loss(after, examples) < compiled.loss(params, examples)
 
 
 @pytest.mark.nightly
@@ -368,7 +368,8 @@ def test_examples_that_are_made_when_they_are_asked_for():
         == 0
         == compiled.loss(P, Generated())
     )
-    assert compiled.verify(Generated(), progress=False) and compiled.explain(Generated())
+    assert compiled.verify(Generated(), progress=False)
+    assert compiled.explain(Generated())
     assert len(compiled.data(Generated(), labels=False)) == 3
 
 

@@ -38,7 +38,9 @@ def test_buckets_are_drawn_anew():
     buckets = Buckets(generate(40), 2)
     model = compiled()
     data = model.data(buckets)
-    assert isinstance(data, Instances) and len(data) == len(buckets) and data.n_examples == 40
+    assert isinstance(data, Instances)
+    assert len(data) == len(buckets)
+    assert data.n_examples == 40
     assert model.data(data) is data
     other = data.reshuffle(np.random.default_rng(1))
     want = model.data(buckets.reshuffle(np.random.default_rng(1)).plain())

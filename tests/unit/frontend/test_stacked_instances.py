@@ -122,16 +122,15 @@ def test_told_fields_of_all_rows():
             columns,
         ).of_instances(np.array([1, 0]))
     )
-    assert messages.rows.tolist() == [1, 0] and messages.fields["next"].tolist() == [4, 3]
+    assert messages.rows.tolist() == [1, 0]
+    assert messages.fields["next"].tolist() == [4, 3]
 
 
 def test_a_part_of_the_columns_is_a_data_set(compiled):
     part = stacked()[1:]
-    assert (
-        len(part) == 2
-        and part[1]["words"].tolist() == [-1]
-        and [len(row) for row in part[1]["chars"]] == [1]
-    )
+    assert len(part) == 2
+    assert part[1]["words"].tolist() == [-1]
+    assert [len(row) for row in part[1]["chars"]] == [1]
     assert float(compiled.loss(compiled.initial_params, part)) == 3 * 1
 
 
@@ -190,12 +189,11 @@ def test_data_sets_give_their_own_instances():
     sentences = wikiner.synthetic(3, 1)[0]
     rows = permutation.generate(2, 3)
     first = list_reduction.plain(lists)[1]
-    assert (
-        first["tokens"].tolist() == lists.tokens[1, : lists.lengths[1]].tolist()
-        and first["label"] == lists.labels[1]
-    )
+    assert first["tokens"].tolist() == lists.tokens[1, : lists.lengths[1]].tolist()
+    assert first["label"] == lists.labels[1]
     bucket = list_reduction.Buckets(lists, 2, 4).plain()[0]
-    assert bucket["tokens"].shape[1:] == (2,) and bucket["label"].shape == (2,)
+    assert bucket["tokens"].shape[1:] == (2,)
+    assert bucket["label"].shape == (2,)
     tree = sst.plain(trees)[1]["tree"]
     assert len(tree.children()) == np.diff(trees.ptr)[1]
     sentence = wikiner.plain(sentences)[2]

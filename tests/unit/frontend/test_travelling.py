@@ -42,7 +42,8 @@ def summed():
 def test_a_compiled_graph_is_the_same_after_its_journey():
     compiled, data = summed()
     graph = cloudpickle.loads(cloudpickle.dumps(compiled.graph))
-    assert str(graph) == str(compiled.graph) and list(graph.nodes) == list(compiled.graph.nodes)
+    assert str(graph) == str(compiled.graph)
+    assert list(graph.nodes) == list(compiled.graph.nodes)
     here, there = (
         amp.Trainer(g, optax.sgd(0.1), min_update_interval=2) for g in (compiled.graph, graph)
     )

@@ -51,7 +51,8 @@ def test_a_host_on_each_machine_with_a_space_for_each_device(tmp_path):
         hosts_from(px.Resources(here.resources.machines)),
         hosts_from(here),
     )
-    assert all(form == here for form in forms) and hosts_from(2) == amp.Hosts(2)
+    assert all(form == here for form in forms)
+    assert hosts_from(2) == amp.Hosts(2)
 
 
 @pytest.mark.nightly

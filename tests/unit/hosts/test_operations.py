@@ -108,8 +108,11 @@ def test_everything_else():
         writer.change(change, 7)
     writer.forget()
     feed, *others, last = read(writer, names)
-    assert feed.code == FEED and feed.what.arena == key and feed.what.capacity == 9
-    assert feed.what.slots.tolist() == [4, 5] and not feed.what.payload.any()
+    assert feed.code == FEED
+    assert feed.what.arena == key
+    assert feed.what.capacity == 9
+    assert feed.what.slots.tolist() == [4, 5]
+    assert not feed.what.payload.any()
     assert last.code == FORGET and PUT != TAKE
     assert [operation.code for operation in others] == [CHANGE] * 5
     update, first, contribute, merge, second = (operation.what for operation in others)

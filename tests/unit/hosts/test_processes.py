@@ -157,7 +157,8 @@ def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_han
     )
     assert_same(there.params, here.params)
     assert [e.train for e in again.epochs] == [e.train for e in history.epochs]
-    assert len(again.resumed) == 1 and again.resumed[0]["epoch"] in (2, 3)
+    assert len(again.resumed) == 1
+    assert again.resumed[0]["epoch"] in (2, 3)
     assert (tmp_path / "there").read_text() == (tmp_path / "here").read_text(), (
         "no update twice, and none left out"
     )

@@ -90,7 +90,8 @@ def test_a_host_goes_on_until_it_needs_rows():
         [np.array([1.0])],
     )
     both.second.write_for(launch(3, 5))
-    assert both.written == [(1, [1.0])] and not both.second.needs(
+    assert both.written == [(1, [1.0])]
+    assert not both.second.needs(
         launch(
             3,
             5,
@@ -216,7 +217,8 @@ def test_a_slot_that_another_instance_gets_is_written_in_the_order_of_decision()
             5,
             slots=[6, 7],
         )
-    ) and not both.second.needs(launch(2, 5, slots=[6]))
+    )
+    assert not both.second.needs(launch(2, 5, slots=[6]))
     both.first.send(
         1,
         1,
@@ -274,9 +276,8 @@ def test_rows_that_cannot_be_computed_are_told_with_their_launch():
     both.first.send_later(3, 1, launch(7), Failing())
     with pytest.raises(RowsFailed) as found:
         both.first.send_computed()
-    assert (found.value.batch, found.value.launch.number) == (3, 7) and isinstance(
-        found.value.__cause__, ZeroDivisionError
-    )
+    assert (found.value.batch, found.value.launch.number) == (3, 7)
+    assert isinstance(found.value.__cause__, ZeroDivisionError)
 
 
 def test_rows_for_a_host_that_has_died_are_lost():
@@ -317,7 +318,8 @@ def test_rows_for_a_host_that_can_not_be_reached_are_kept_until_it_can(n):
         int,
     )
     rows.send(1, 7, [np.array([1.0])])
-    assert [message.numbers for message in channel.sent] == [(0, 7)] and len(looks) == n
+    assert [message.numbers for message in channel.sent] == [(0, 7)]
+    assert len(looks) == n
 
 
 def test_a_cut_that_only_this_host_has_is_an_error(monkeypatch):

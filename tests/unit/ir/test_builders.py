@@ -38,7 +38,8 @@ def test_contract(kind):
     assert [(wire.source, wire.port) for wire in node.outputs] == [
         (node, i) for i in range(len(types))
     ]
-    assert g.nodes[node.name] is node and list(g.walk()).count(node) == 1
+    assert g.nodes[node.name] is node
+    assert list(g.walk()).count(node) == 1
     # Every wire knows its consumers, and they know it.
     for wire in node.outputs:
         assert wire.consumers and all(
@@ -453,14 +454,14 @@ def test_copies_of_a_part_compute_what_the_part_does(inner):
         want.grads["times"],
         rtol=1e-5,
     )
-    assert sum(got.rows.values()) == want.rows["times"] and len(got.rows) == 2 * inner
+    assert sum(got.rows.values()) == want.rows["times"]
+    assert len(got.rows) == 2 * inner
     for sink in ("y", "inside"):
         rows = []
         for run in (got, want):
             rows.append({s["instance"]: np.asarray(y) for s, y in run.outputs[sink]})
-        assert {*rows[0]} == {*rows[1]} == {*range(7)} and all(
-            np.array_equal(rows[0][i], rows[1][i]) for i in range(7)
-        )
+        assert {*rows[0]} == {*rows[1]} == {*range(7)}
+        assert all(np.array_equal(rows[0][i], rows[1][i]) for i in range(7))
 
 
 def test_parts_of_one_name_get_numbers_and_topologies_are_not_routed():
@@ -508,7 +509,8 @@ def test_parts_of_one_name_get_numbers_and_topologies_are_not_routed():
         }
     ] * 3
     got = reference(g, {}, instances).outputs
-    assert [float(z[0][0]) for _, z in got["z"]] == [2.0] * 3 and len(got["y"]) == 3
+    assert [float(z[0][0]) for _, z in got["z"]] == [2.0] * 3
+    assert len(got["y"]) == 3
 
 
 def test_a_part_without_outputs_and_one_copy():

@@ -102,13 +102,12 @@ def test_bare_payloads_are_one_message_without_fields():
     )
     assert isinstance(data, Instances) and len(data) == 2
     columns = data.gather(np.array([1, 0, 1]))
-    assert columns["x"].payload.tolist() == [[4, 5], [1, 2], [4, 5]] and columns[
-        "y"
-    ].payload.tolist() == [6, 3, 6]
+    assert columns["x"].payload.tolist() == [[4, 5], [1, 2], [4, 5]]
+    assert columns["y"].payload.tolist() == [6, 3, 6]
     for column in columns.values():
-        assert (
-            column.instance.tolist() == [0, 1, 2] and column.fields == {} and column.sizes is None
-        )
+        assert column.instance.tolist() == [0, 1, 2]
+        assert column.fields == {}
+        assert column.sizes is None
 
 
 @given(
@@ -202,7 +201,8 @@ def test_an_empty_list_has_the_type_of_the_others(empty, place):
     data = [{"tokens": [1, 2]}]
     data.insert(place, {"tokens": empty})
     tokens = InstanceList(data, ("tokens",)).gather(np.arange(2))["tokens"]
-    assert tokens.payload.dtype.kind == "i" and tokens.payload.tolist() == [1, 2]
+    assert tokens.payload.dtype.kind == "i"
+    assert tokens.payload.tolist() == [1, 2]
     assert tokens.sizes.tolist() == ([0, 2] if place == 0 else [2, 0])
 
 
@@ -234,7 +234,8 @@ def test_a_pump_may_have_no_message_in_some_instances():
             {"x": 3},
         ]
     ).gather(np.array([2, 1, 0]))
-    assert columns["rare"].payload.tolist() == [5] and columns["rare"].instance.tolist() == [1]
+    assert columns["rare"].payload.tolist() == [5]
+    assert columns["rare"].instance.tolist() == [1]
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,8 @@ def test_mermaid_has_every_node_and_edge_once():
 def test_conds_are_diamonds_and_ways_back_are_dashed():
     assert '{"<b>cond1</b><br/>Cond"}' in mermaid(rnn())
     assert mermaid(rnn()).count("-.->") == dot(rnn()).count("style=dashed") == 1
-    assert rnn().to_dot() == dot(rnn()) and rnn().to_mermaid() == mermaid(rnn())
+    assert rnn().to_dot() == dot(rnn())
+    assert rnn().to_mermaid() == mermaid(rnn())
 
 
 def test_parameters_are_counted():
@@ -241,7 +242,8 @@ def test_parameters_are_counted():
             },
         )(x)
         ag.sink("y", y)
-    assert count_params(g.nodes["scale"]) == 4 and count_params(g.nodes["x"]) == 0
+    assert count_params(g.nodes["scale"]) == 4
+    assert count_params(g.nodes["x"]) == 0
 
 
 def test_who_computes_with_anothers_parameters_says_so():

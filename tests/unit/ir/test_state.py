@@ -16,14 +16,19 @@ def test_columns_and_instance():
         length=5,
     )
     assert s.fields == ("t", "length") and len(s) == 2
-    assert s.instance.tolist() == [3, 4] and s.t.tolist() == [0, 1] and s.length.tolist() == [5, 5]
+    assert s.instance.tolist() == [3, 4]
+    assert s.t.tolist() == [0, 1]
+    assert s.length.tolist() == [5, 5]
 
 
 def test_replace_leaves_the_original_alone_and_may_add_a_field():
     s = State.of(t=[0, 1])
     more = s.replace(t=s.t + 1, u=7)
-    assert s.fields == ("t",) and s.t.tolist() == [0, 1]
-    assert more.fields == ("t", "u") and more.t.tolist() == [1, 2] and more.u.tolist() == [7, 7]
+    assert s.fields == ("t",)
+    assert s.t.tolist() == [0, 1]
+    assert more.fields == ("t", "u")
+    assert more.t.tolist() == [1, 2]
+    assert more.u.tolist() == [7, 7]
 
 
 def test_drop_and_put_back_starts_from_zero():
@@ -88,8 +93,11 @@ def test_a_function_on_a_column_is_the_function_on_each_row(values, by):
 def test_samples_are_fixed_start_at_zero_and_stay_small():
     s = sample(("t", "n"))
     again = sample(("t", "n"))
-    assert (s.array == again.array).all() and s.fields == ("t", "n")
-    assert s.take(np.array([0])).t == 0 and s.t.min() >= 0 and s.t.max() < 50
+    assert (s.array == again.array).all()
+    assert s.fields == ("t", "n")
+    assert s.take(np.array([0])).t == 0
+    assert s.t.min() >= 0
+    assert s.t.max() < 50
 
 
 # What user functions may get wrong.

@@ -57,18 +57,20 @@ def test_reads_and_what_leads_to_them_are_found():
     (slices,) = groups["slice"]
     (added,) = groups["add"]
     (read,) = groups["gather"]
-    assert slices.starts.tolist() == [[0, k] for k in range(N)] and isinstance(
-        slices.operands[0], Same
-    )
-    assert isinstance(added.operands[1], Numbers) and added.operands[1].values.tolist() == [
+    assert slices.starts.tolist() == [[0, k] for k in range(N)]
+    assert isinstance(slices.operands[0], Same)
+    assert isinstance(added.operands[1], Numbers)
+    assert added.operands[1].values.tolist() == [
         10,
         11,
         12,
         13,
         14,
     ]
-    assert isinstance(read.operands[0], Given) and read.given == tuple(jaxpr.invars[:N])
-    assert isinstance(read.operands[1], Of) and read.operands[1].lanes == (0, 1, 2, 3, 4)
+    assert isinstance(read.operands[0], Given)
+    assert read.given == tuple(jaxpr.invars[:N])
+    assert isinstance(read.operands[1], Of)
+    assert read.operands[1].lanes == (0, 1, 2, 3, 4)
 
 
 def test_inputs_of_one_kind_are_lanes():

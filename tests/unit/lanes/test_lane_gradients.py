@@ -282,7 +282,8 @@ def test_few_elements(n):
     if n:
         require_close(found, unrolled(falling, n))
     else:
-        assert not found[0].any() and found[1].shape == (0, 3)
+        assert not found[0].any()
+        assert found[1].shape == (0, 3)
 
 
 def test_of_what_a_function_closes_over():

@@ -252,7 +252,8 @@ def test_the_layer_is_the_papers_formula(kernel):
 def test_at_first_the_convolution_adds_nothing():
     layer = NgramTable(n_rows=50, features=3, n_hidden=6)
     params = layer.init(jax.random.key(0))
-    assert params["table"].shape == (200, 3) and params["conv"].shape == (4, 6)
+    assert params["table"].shape == (200, 3)
+    assert params["conv"].shape == (4, 6)
     ids = layer.ids(RNG.integers(0, 9, 5))
     hidden = RNG.normal(size=(5, 6)).astype(np.float32)
     plain = NgramTable(

@@ -48,7 +48,8 @@ def test_the_user_s_own_value_stays_and_is_not_vouched_for(value, monkeypatch):
 
 def test_a_child_process_inherits_the_flag_and_need_not_check(monkeypatch):
     set_flag()
-    assert set_flag() == FlagGuard("environment", VALUE, in_time=True) and set_flag().certain
+    assert set_flag() == FlagGuard("environment", VALUE, in_time=True)
+    assert set_flag().certain
     assert os.environ["XLA_FLAGS"] == OURS
 
 
@@ -90,7 +91,8 @@ def test_where_the_patterns_are_right_nothing_is_set_and_the_answer_is_kept(monk
     asked = []
     monkeypatch.setattr(guard, "_wrong_without_flag", lambda: asked.append("once") or [])
     for _ in range(2):
-        assert set_flag() == FlagGuard("unneeded", None, in_time=True) and set_flag().certain
+        assert set_flag() == FlagGuard("unneeded", None, in_time=True)
+        assert set_flag().certain
     assert asked == ["once"] and "XLA_FLAGS" not in os.environ
 
 

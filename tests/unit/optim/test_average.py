@@ -33,7 +33,8 @@ def test_the_average_of_a_part_follows_it_and_updates_stay() -> None:
         params = optax.apply_updates(params, updates)
         average = 0.75 * average + 0.25 * float(params["a"])
     found = averaged(params, state)
-    assert float(found["a"]) == average and float(found["b"]) == float(params["b"]) == -0.5
+    assert float(found["a"]) == average
+    assert float(found["b"]) == float(params["b"]) == -0.5
 
 
 def test_mistakes_are_named() -> None:

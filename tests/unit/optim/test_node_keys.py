@@ -57,5 +57,8 @@ def test_only_single_keys_change():
         "none": None,
     }
     own = with_own_keys(state, "a")
-    assert own["key"] != state["key"] and own["key"] != with_own_keys(state, "b")["key"]
-    assert (own["keys"] == state["keys"]).all() and own["count"] == 3 and own["none"] is None
+    assert own["key"] != state["key"]
+    assert own["key"] != with_own_keys(state, "b")["key"]
+    assert (own["keys"] == state["keys"]).all()
+    assert own["count"] == 3
+    assert own["none"] is None

@@ -161,8 +161,11 @@ def test_integer_leaves_are_untouched():
         accumulator,
         2.0,
     )
-    assert new["ids"].tolist() == [0, 1, 2] and bool(new["flag"]) and new["key"] == params["key"]
-    assert new["w"].tolist() != [1.0, 1.0] and zeros["ids"] is None
+    assert new["ids"].tolist() == [0, 1, 2]
+    assert bool(new["flag"])
+    assert new["key"] == params["key"]
+    assert new["w"].tolist() != [1.0, 1.0]
+    assert zeros["ids"] is None
 
 
 def test_combine_inverts_trainable():

@@ -48,7 +48,9 @@ def params_with(bias):
 
 
 def loss(params, batch):
-    assert params["none"] is None and params["list"] == [[], None] and batch["weights"] is None
+    assert params["none"] is None
+    assert params["list"] == [[], None]
+    assert batch["weights"] is None
     layer = params["layer"]
     h = params["words"][batch["ids"]].mean(1) @ layer.kernel
     h = h if layer.bias is None else h + layer.bias

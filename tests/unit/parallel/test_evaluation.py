@@ -158,10 +158,8 @@ def test_rows_are_read_without_the_table(runner, monkeypatch):
             runner.rows(name, ids),
             params[name][ids],
         )
-    assert (
-        runner.rows("t1", []).shape == (0, 3)
-        and runner.rows("t4", 12).tolist() == params["t4"][12].tolist()
-    )
+    assert runner.rows("t1", []).shape == (0, 3)
+    assert runner.rows("t4", 12).tolist() == params["t4"][12].tolist()
 
 
 def test_rows_along_another_axis():

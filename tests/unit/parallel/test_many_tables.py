@@ -158,7 +158,8 @@ def test_gradients_are_given_by_variable():
     whole = jax.grad(loss)(PARAMS, batch(0))
     for name, n_rows in ROWS.items():
         own = grads[f"tables/{name}"]
-        assert isinstance(own, RowGrads) and (np.diff(own.ids) > 0).all()
+        assert isinstance(own, RowGrads)
+        assert (np.diff(own.ids) > 0).all()
         dense = np.zeros(
             (n_rows, own.values.shape[1]),
             np.float32,

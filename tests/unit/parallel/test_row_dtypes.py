@@ -77,7 +77,8 @@ def test_parameters_and_exports_are_float32(row_dtype, tmp_path):
             assert file[name].dtype == np.float32
             assert (file[name] == leaf).all()
     rows = runner.rows("words", [5, 7])
-    assert rows.dtype == np.float32 and (rows == runner.params["words"][[5, 7]]).all()
+    assert rows.dtype == np.float32
+    assert (rows == runner.params["words"][[5, 7]]).all()
     assert (
         runner.explain(compiled=False)["words"].choice == f"table at servers, rows in {row_dtype}"
     )

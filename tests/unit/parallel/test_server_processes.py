@@ -93,7 +93,8 @@ def test_training_is_the_same_bit_for_bit(processes, options):
                 (rows[0].ids, rows[0].values),
                 (rows[1].ids, rows[1].values),
             )
-        assert metrics[0].traffic == metrics[1].traffic and metrics[0].traffic.balanced
+        assert metrics[0].traffic == metrics[1].traffic
+        assert metrics[0].traffic.balanced
         if seed == 1:
             [runner.resplit(3) for runner in runners]
     equal(

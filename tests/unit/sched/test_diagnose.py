@@ -292,7 +292,8 @@ def test_who_is_still_pumped_to_and_waits(name):
     then, now = (
         [line.split("; it ")[0] for line in told] for told in (text.splitlines()[1:], lines[1:-1])
     )
-    assert then == now and report(s.snapshot()) == [line[2:] for line in lines[1:]]
+    assert then == now
+    assert report(s.snapshot()) == [line[2:] for line in lines[1:]]
     assert re.fullmatch(
         r"  of instance \d's \d+ invocations and pumped messages are (\d ended, )?\d+ owed gradients",
         lines[-1],
@@ -316,7 +317,8 @@ def test_nobody_is_admitted_who_would_never_end():
     slots = s.open(np.arange(2))
     with pytest.raises(DeadlockError, match=r"^before instance 1 is admitted: "):
         s.pump(slots, columns(graph, [good, bad]))
-    assert s.next(0) is None and s.counts.read().messages == 0
+    assert s.next(0) is None
+    assert s.counts.read().messages == 0
     s.abandon()
     check(s.snapshot())
     slots = s.open(np.arange(1))
@@ -368,7 +370,8 @@ def test_groups_that_lack_members_or_their_opener():
 def test_a_story_ends_where_it_is_asked_to_and_goes_back_as_far_as_the_log():
     s = half_way().snapshot()
     lines = story(s, 0, {})
-    assert len(lines) >= 3 and lines == story(s, 0, {}, until=9)
+    assert len(lines) >= 3
+    assert lines == story(s, 0, {}, until=9)
     assert story(s, 0, {}, until=4) == [line for line in lines if int(line.split()[1][:-1]) <= 4]
     assert [d.number for d in s.log] == list(range(3, 10))
 

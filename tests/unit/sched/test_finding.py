@@ -166,4 +166,5 @@ def test_what_is_entered_is_found_until_it_is_removed(events):
         keys,
         places,
     )
-    assert places.tolist() == [*known.values()] and missing == (places < 0).sum()
+    assert places.tolist() == [*known.values()]
+    assert missing == (places < 0).sum()

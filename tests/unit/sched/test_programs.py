@@ -44,7 +44,8 @@ def test_extents_never_overlap_and_are_used_again(events):
             extents.give(own.start, len(own))
         lines = [line for own in held.values() for line in own]
         most = max(most, len(lines))
-        assert len(set(lines)) == len(lines) and all(line < extents.top for line in lines)
+        assert len(set(lines)) == len(lines)
+        assert all(line < extents.top for line in lines)
     for own in held.values():
         extents.give(own.start, len(own))
     assert extents.top == 0 and extents.take(7) == 0
@@ -59,7 +60,8 @@ def test_later_epochs_unfold_nothing(name):
     list(at_once(one, len(data)))
     second = one.scheduler.admission.programs.statistics
     assert 0 < first.unfolded == first.programs <= len(data)
-    assert second.unfolded == first.unfolded and second.hits == first.hits + len(data)
+    assert second.unfolded == first.unfolded
+    assert second.hits == first.hits + len(data)
     assert second.nbytes == first.nbytes > 0 and second.dropped == 0
 
 

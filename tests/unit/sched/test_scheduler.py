@@ -160,9 +160,8 @@ def test_who_waits_for_what():
             if d is not None:
                 s.done(d)
     assert held >= {None, "join"}
-    assert (s.can_move(), s.idle, s.queues.why_blocked(0)) == (False, True, None) and len(
-        s.admission.take_ended()
-    ) == 2
+    assert (s.can_move(), s.idle, s.queues.why_blocked(0)) == (False, True, None)
+    assert len(s.admission.take_ended()) == 2
 
 
 def test_flush_takes_what_has_accumulated():
@@ -244,10 +243,10 @@ def test_a_dispatch_is_data():
     stage = plan.stages[d.stage]
     assert len(d.rows) == d.n_sections == len(stage.ports) + len(stage.outputs)
     assert [len(rows) for rows in d.rows] == [d.n_rows] * d.n_sections
-    assert len(d.messages) == len(d.lines) == d.n_messages and set(d.ids.tolist()) == {0, 1}
-    assert d.pack.dtype == np.int32 and all(
-        isinstance(x, (int, str, tuple, np.ndarray, type(None))) for x in d
-    )
+    assert len(d.messages) == len(d.lines) == d.n_messages
+    assert set(d.ids.tolist()) == {0, 1}
+    assert d.pack.dtype == np.int32
+    assert all(isinstance(x, (int, str, tuple, np.ndarray, type(None))) for x in d)
 
 
 def test_instances_are_admitted_again_and_again_in_the_same_tables():

@@ -31,7 +31,8 @@ def test_devices_and_host_work_at_once_where_there_are_cores():
     cores.issue(0, 50)
     cores.issue(1, 30)
     cores.work(40)
-    assert cores.now_ns == 40 and [cores.count_jobs(d) for d in (0, 1)] == [1, 0]
+    assert cores.now_ns == 40
+    assert [cores.count_jobs(d) for d in (0, 1)] == [1, 0]
     cores.wait()
     assert cores.now_ns == 50 and not cores.busy
 

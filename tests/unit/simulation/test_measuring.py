@@ -31,7 +31,8 @@ sizes = st.sets(st.integers(1, 1000), min_size=1)
 @given(sizes)
 def test_few_sizes_are_far_apart_and_hold_the_least_and_the_largest(seen):
     found = sorted(few_sizes([("a", n, False) for n in seen])["a"])
-    assert set(found) <= seen and {min(seen), max(seen)} <= set(found)
+    assert set(found) <= seen
+    assert {min(seen), max(seen)} <= set(found)
     assert len(found) <= 2 or all(
         small * APART <= large for small, large in itertools.pairwise(found)
     )
@@ -53,7 +54,8 @@ def test_calls_are_made_a_few_times_each():
         ("b", 4, False),
     ]
     assert [calls.want(*call) for call in asked] == [True, True, False, True, False, False]
-    assert calls.seen["a", 4, False] == 3 and calls.seen["b", 4, False] == 1
+    assert calls.seen["a", 4, False] == 3
+    assert calls.seen["b", 4, False] == 1
     assert all(Calls().want(*call) for call in asked)
 
 

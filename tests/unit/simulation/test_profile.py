@@ -321,7 +321,8 @@ def test_what_predictions_alone_need_is_measured_too():
     )
     assert {stage: n.dispatches for stage, n in one.stats.stages.items()}["f"] == 0, "for the loss"
     trainer = amp.Trainer(graph, cost=cost, max_active_keys=1)
-    assert len(trainer.predict(data)["seen"]) == 4 and trainer.session.position.virtual_ns > 0
+    assert len(trainer.predict(data)["seen"]) == 4
+    assert trainer.session.position.virtual_ns > 0
 
 
 def test_least_times_count_beside_other_programs_and_never_fall_with_the_rows():

@@ -91,7 +91,8 @@ def test_four_replicas_give_three_and_a_half_times_the_throughput() -> None:
             n=8000,
         )
     )
-    assert rows[-1]["replicas"] == 4 and rows[-1]["ratio"] >= 3.5
+    assert rows[-1]["replicas"] == 4
+    assert rows[-1]["ratio"] >= 3.5
 
 
 def test_the_trace_covers_the_run() -> None:
@@ -193,7 +194,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
                 trace=Trace(),
             )
         )
-    assert runs[0].trace == runs[1].trace and runs[0].seconds == runs[1].seconds
+    assert runs[0].trace == runs[1].trace
+    assert runs[0].seconds == runs[1].seconds
 
 
 def test_mistakes_are_told() -> None:

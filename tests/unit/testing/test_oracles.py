@@ -246,7 +246,8 @@ def test_a_body_that_pins_float32_rounds_as_it_says():
         oracle="eager",
     ).outputs["y"]
     exact = some()[0]["x"].astype(np.float64) * np.float32(0.7)
-    assert y.dtype == np.float32 and np.array_equal(y, exact.astype(np.float32))
+    assert y.dtype == np.float32
+    assert np.array_equal(y, exact.astype(np.float32))
 
 
 @jax.custom_vjp

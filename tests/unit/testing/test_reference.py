@@ -372,7 +372,8 @@ def test_gated_graph_network_step_by_step():
 
     got = assert_equal(g, data, by_hand)
     assert got.rows["edge0"] + got.rows["edge1"] == steps * 9
-    assert got.rows["edge2"] == 0 and not np.any(got.grads["edge2"]["w"])
+    assert got.rows["edge2"] == 0
+    assert not np.any(got.grads["edge2"]["w"])
 
 
 @pytest.mark.nightly

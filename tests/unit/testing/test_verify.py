@@ -187,7 +187,8 @@ def test_quick_tries_one_schedule():
         graphs.chain_data(2),
         quick=True,
     )
-    assert found and sum("max_active_keys" in line for line in found.report.splitlines()) == 1
+    assert found
+    assert sum("max_active_keys" in line for line in found.report.splitlines()) == 1
 
 
 # The measure of a sink.
@@ -259,7 +260,8 @@ def test_an_empty_sink():
         np.zeros(0, int),
         {"t": np.zeros(0, int)},
     )
-    assert outputs_apart(nothing, []) == 0 and outputs_apart(nothing, wanted()) == np.inf
+    assert outputs_apart(nothing, []) == 0
+    assert outputs_apart(nothing, wanted()) == np.inf
 
 
 def test_a_difference_that_random_numbers_explain_is_told_first():

@@ -68,7 +68,8 @@ def test_decisions_round_trip(made):
     while at < len(data):
         decision, at = unpack(data, at)
         read.append(decision)
-    assert read == made and list(map(type, read)) == list(map(type, made))
+    assert read == made
+    assert list(map(type, read)) == list(map(type, made))
 
 
 @given(decisions, st.data())
@@ -174,7 +175,8 @@ def test_dispatches_are_told_by_what_is_in_them():
     for d in journal_of(max_dispatch_size=1):
         if isinstance(d, Issue) and (d.stage, d.direction) == (0, 0):
             alone.append(d)
-    assert [d.instance for d in alone] == [0, 1, 2] and len({d.states for d in alone}) == 3
+    assert [d.instance for d in alone] == [0, 1, 2]
+    assert len({d.states for d in alone}) == 3
 
 
 def test_updates_at_the_end_of_the_data_are_a_decision():

@@ -109,8 +109,10 @@ def test_every_gradient_is_in_one_update_with_the_version_that_it_saw(
             strict=True,
         )
         assert (update.node, update.version, update.rows) == (node, version, rows)
-        assert {(i, seen): n for i, seen, n in entries} == held and sum(held.values()) == rows
-        assert (update.epoch == 3).all() and (update.staleness >= 0).all()
+        assert {(i, seen): n for i, seen, n in entries} == held
+        assert sum(held.values()) == rows
+        assert (update.epoch == 3).all()
+        assert (update.staleness >= 0).all()
         assert budget is None or update.staleness.max(initial=0) <= budget
 
 
@@ -155,9 +157,8 @@ def test_a_fit_logs_each_update_and_its_epoch(folder):
         counts = Counter(
             (e, i) for u in own for e, i in zip(u.epoch.tolist(), u.instance.tolist(), strict=True)
         )
-        assert set(counts) <= {(e, i) for e in (1, 2) for i in range(10)} and set(
-            counts.values()
-        ) == {1}
+        assert set(counts) <= {(e, i) for e in (1, 2) for i in range(10)}
+        assert set(counts.values()) == {1}
     assert repr(updates[0]).startswith("LoggedUpdate('f") and "staleness at most" in repr(
         updates[0]
     )
@@ -189,7 +190,8 @@ def test_a_resumed_fit_goes_on_with_its_log(tmp_path):
         snapshot=tmp_path / "snapshots",
         **options,
     )
-    assert [str(vars(u)) for u in resumed] == [str(vars(u)) for u in whole] and len(whole) == 12
+    assert [str(vars(u)) for u in resumed] == [str(vars(u)) for u in whole]
+    assert len(whole) == 12
 
 
 def _lines(folder):
@@ -230,9 +232,8 @@ def test_a_second_log_does_not_know_what_was_accumulated_before(folder):
     first = {}
     for u in reversed(read_update_log(folder / "second")):
         first[u.node] = u
-    assert {node: u.rows - u.gradient_rows.sum() for node, u in first.items()} == left and any(
-        left.values()
-    )
+    assert {node: u.rows - u.gradient_rows.sum() for node, u in first.items()} == left
+    assert any(left.values())
 
 
 DAMAGES = {

@@ -188,7 +188,10 @@ def test_training_ends_when_parameters_are_lost(hosts):
         )
     runs.close()
     (text,) = {str(one.message) for one in caught}
-    assert history.diverged and not history.interrupted and len(history) == 1 and called == [1]
+    assert history.diverged
+    assert not history.interrupted
+    assert len(history) == 1
+    assert called == [1]
     assert "parameters of `embed`, `out` are not finite any more" in text
     assert (
         "Training ends here, since nothing that follows would be a number; `fit(..., stop_on_nan=False)` goes on."

@@ -96,5 +96,6 @@ def test_a_history_takes_the_users_word_for_it():
         history.best("nll"),
         history.best("nll", smallest=False),
     ) == (1.0, 3.0)
-    assert history.first_to(2.0, "nll").epoch == 2 and history.first_to(2.0, "score").epoch == 0
+    assert history.first_to(2.0, "nll").epoch == 2
+    assert history.first_to(2.0, "score").epoch == 0
     assert history.first_to(1.5, "score", smallest=True).epoch == 2

@@ -35,7 +35,8 @@ def trainer(graph, **options):
 def test_copies_share_a_table_and_average_their_layers():
     graph, table = models.with_table(optax.sgd(0.1), copies=2)
     ours = trainer(graph, max_active_keys=4, min_update_interval=2)
-    assert ours.explain().run == "" and "updates of" not in str(ours.explain())
+    assert ours.explain().run == ""
+    assert "updates of" not in str(ours.explain())
     ours.fit(models.data(12, length=3), progress=False)
     found = ours.explain()
     embed = found["embed"]

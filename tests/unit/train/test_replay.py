@@ -400,7 +400,8 @@ def refused(
 ):
     with pytest.raises(ReplayError) as caught:
         amp.replay(path, make(), train, valid, **QUIET, **options)
-    assert text in str(caught.value) and str(caught.value).startswith(f"recording `{path}`")
+    assert text in str(caught.value)
+    assert str(caught.value).startswith(f"recording `{path}`")
 
 
 def test_another_setting(recorded):

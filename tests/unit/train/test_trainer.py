@@ -177,7 +177,8 @@ def test_statistics_are_those_of_the_last_training_run_and_name_it():
     assert trainer.statistics.run == "evaluate"
     trainer.fit(data, data[:1], epochs=2, **QUIET)
     trained = trainer.statistics
-    assert (trained.run, trained.instances) == ("epoch 2", 4) and trained.updates > 0
+    assert (trained.run, trained.instances) == ("epoch 2", 4)
+    assert trained.updates > 0
     assert repr(trained).startswith("epoch 2: 4 instances")
     assert all("histogram" not in repr(node) for node in trained.nodes.values()), (
         "128 numbers are no line"
@@ -277,7 +278,8 @@ def test_weights_can_be_stashed_at_one_node_only():
         max_dispatch_size=1,
     )
     trainer.fit(graphs.chain_data(6), **QUIET)
-    assert np.isfinite(trainer.params["a"]) and np.isfinite(trainer.params["b"])
+    assert np.isfinite(trainer.params["a"])
+    assert np.isfinite(trainer.params["b"])
 
 
 # Settings of one node
@@ -577,13 +579,12 @@ def test_fit_learns_and_keeps_a_record():
         **QUIET,
     )
     losses = [epoch.train["loss"] for epoch in history.epochs]
-    assert (
-        losses[-1] < losses[0]
-        and [e.epoch for e in history.epochs] == [1, 2, 3, 4]
-        and not history.interrupted
-    )
+    assert losses[-1] < losses[0]
+    assert [e.epoch for e in history.epochs] == [1, 2, 3, 4]
+    assert not history.interrupted
     assert set(history[0].train) == set(history[0].valid) == {"loss", "accuracy"}
-    assert history[0].messages >= history[0].dispatches > 0 and history[0].updates > 0
+    assert history[0].messages >= history[0].dispatches > 0
+    assert history[0].updates > 0
 
 
 def test_evaluate_is_the_mean_over_instances_and_trains_nothing():
@@ -604,7 +605,9 @@ def test_predict_needs_no_label_and_keeps_the_order():
     data = mlp_data(7)
     for _ in range(2):
         found = trainer.predict([{"x": i["x"]} for i in data])["logits"]
-        assert found.instance.tolist() == list(range(7)) and len(found) == 7 and found.fields == {}
+        assert found.instance.tolist() == list(range(7))
+        assert len(found) == 7
+        assert found.fields == {}
         p = trainer.params
         wanted = []
         for i in data:
@@ -689,7 +692,8 @@ def test_everything_works_where_a_loop_runs_already():
         trainer = amp.Trainer(mlp(), sgd(0.1))
         first = await trainer.fit_async(data, data, **QUIET)
         second = trainer.fit(data, **QUIET)
-        assert len(first) == len(second) == 1 and second[0].epoch == 2
+        assert len(first) == len(second) == 1
+        assert second[0].epoch == 2
         assert await trainer.evaluate_async(data) == pytest.approx(trainer.evaluate(data))
         a = await trainer.predict_async(data)
         b = trainer.predict(data)
@@ -738,7 +742,8 @@ def test_the_history_as_json_lines(tmp_path):
     path = tmp_path / "runs" / "log.jsonl"
     history.to_jsonl(path)
     records = [json.loads(line) for line in path.read_text().splitlines()]
-    assert records == history.records() and [r["epoch"] for r in records] == [1, 2]
+    assert records == history.records()
+    assert [r["epoch"] for r in records] == [1, 2]
     wanted = {
         "seed",
         "epoch",
@@ -778,14 +783,16 @@ def test_the_table_of_a_history_fits_into_80_columns():
     )
     console = Console(width=80, file=io.StringIO())
     console.print(History([epoch]).table())
-    assert "…" not in console.file.getvalue() and "0.9876" in console.file.getvalue()
+    assert "…" not in console.file.getvalue()
+    assert "0.9876" in console.file.getvalue()
 
 
 def test_a_history_goes_on():
     trainer = amp.Trainer(mlp(), sgd(0.1))
     history = trainer.fit(mlp_data(3), **QUIET)
     assert trainer.fit(mlp_data(3), history=history, **QUIET) is history
-    assert [e.epoch for e in history.epochs] == [1, 2] and history[1].seconds >= history[0].seconds
+    assert [e.epoch for e in history.epochs] == [1, 2]
+    assert history[1].seconds >= history[0].seconds
 
 
 @pytest.mark.nightly
@@ -827,7 +834,8 @@ def test_a_callback_stops_the_training():
         callbacks=[callback],
         **QUIET,
     )
-    assert seen == [(1, {"linear1", "linear2"}), (2, {"linear1", "linear2"})] and len(history) == 2
+    assert seen == [(1, {"linear1", "linear2"}), (2, {"linear1", "linear2"})]
+    assert len(history) == 2
     assert not history.interrupted
 
 
@@ -1563,7 +1571,8 @@ def test_an_error_reaches_its_target_from_above_an_accuracy_from_below():
         [Epoch(i, {}, {"error": e, "accuracy": a}, *rest) for i, (e, a) in enumerate(values, 1)]
     )
     assert (history.best("error"), history.best()) == (6.0, 0.9)
-    assert history.first_to(6.4, "error") is history[1] and history.first_to(0.9) is history[1]
+    assert history.first_to(6.4, "error") is history[1]
+    assert history.first_to(0.9) is history[1]
     assert history.first_to(5.0, "error") is None and history.first_to(0.95) is None
 
 
@@ -1678,7 +1687,8 @@ def test_a_run_that_takes_no_virtual_time_has_an_infinite_rate():
         sgd(0.1),
         cost=lambda plan: lambda dispatch: 0,
     ).fit(mlp_data(4), **QUIET)
-    assert history.epochs[0].train_per_s == np.inf and history.epochs[0].seconds == 0
+    assert history.epochs[0].train_per_s == np.inf
+    assert history.epochs[0].seconds == 0
 
 
 @pytest.mark.first_case
@@ -1716,7 +1726,8 @@ def test_parameters_with_random_keys_are_trained_read_set_and_saved(options, tmp
     )
     trainer.fit(data, epochs=1, progress=False)
     params = trainer.params
-    assert params["noisy"]["w"] != 1 and params["noisy"]["key"] == jax.random.key(1)
+    assert params["noisy"]["w"] != 1
+    assert params["noisy"]["key"] == jax.random.key(1)
     before = trainer.evaluate(data)
     noise = jax.random.normal(jax.random.key(1))
     expected = np.mean([(params["noisy"]["w"] * i + noise) ** 2 for i in range(3)])

@@ -72,7 +72,8 @@ def test_whether_smaller_is_better_may_be_said():
     up = Goal("score", 1.0, smallest=False)
     down = Goal("score", 1.0, smallest=True)
     assert up.is_met(2.0) and not down.is_met(2.0)
-    assert up.badness(2.0) < up.badness(1.0) and down.badness(1.0) < down.badness(2.0)
+    assert up.badness(2.0) < up.badness(1.0)
+    assert down.badness(1.0) < down.badness(2.0)
 
 
 def test_who_has_trained_least_goes_on():
@@ -80,7 +81,8 @@ def test_who_has_trained_least_goes_on():
     trials = [Told(clock, 0.001, piece_s) for piece_s in (1.0, 2.0, 3.0)]
     contest(list(trials), nobody, Budget(100.0, clock))
     first_round = [sum(s <= 6 for s in trial.seconds) - 1 for trial in trials]
-    assert min(first_round) >= 1 and first_round[0] >= first_round[1] >= first_round[2]
+    assert min(first_round) >= 1
+    assert first_round[0] >= first_round[1] >= first_round[2]
 
 
 def test_the_worse_half_ends_after_each_round_and_two_go_on_to_the_end():
@@ -224,7 +226,8 @@ def test_one_lucky_value_does_not_decide():
         8,
     )
     lucky.values[-1] = 0.41
-    assert lucky.values[-1] > steady.values[-1] and standings([lucky, steady]) == [steady, lucky]
+    assert lucky.values[-1] > steady.values[-1]
+    assert standings([lucky, steady]) == [steady, lucky]
 
 
 def told(clock, *values):
@@ -270,7 +273,8 @@ def test_values_that_got_worse_again_count_as_the_best_before():
     shaky.values[3] = 0.02
     assert shaky.best_values == pytest.approx([0.0, 0.05, 0.1, 0.1, 0.2])
     slow = slowness([steady, shaky])
-    assert slow[0] == pytest.approx(0.0) and 0.05 < slow[1] < 0.2
+    assert slow[0] == pytest.approx(0.0)
+    assert 0.05 < slow[1] < 0.2
 
 
 def test_who_has_not_trained_yet_is_behind_those_that_have_and_before_who_has_diverged():
@@ -281,7 +285,8 @@ def test_who_has_not_trained_yet_is_behind_those_that_have_and_before_who_has_di
     bad = Told(clock, math.nan, top=math.nan)
     advanced([slow, quick, bad], 2)
     assert standings([bad, fresh, slow, quick]) == [quick, slow, fresh, bad]
-    assert slowness([fresh]) == [math.inf] and standings([fresh]) == [fresh]
+    assert slowness([fresh]) == [math.inf]
+    assert standings([fresh]) == [fresh]
 
 
 def test_a_trial_that_took_no_time_is_compared():
@@ -292,7 +297,8 @@ def test_a_trial_that_took_no_time_is_compared():
         1,
     )
     none.seconds[-1] = 0.0
-    assert standings([some, none]) == [none, some] and np.isfinite(slowness([some, none])).all()
+    assert standings([some, none]) == [none, some]
+    assert np.isfinite(slowness([some, none])).all()
 
 
 def test_who_lasted_longer_is_before_who_ended_sooner():
@@ -314,9 +320,8 @@ def test_who_lasted_longer_is_before_who_ended_sooner():
         Budget(64.0, clock),
     )
     by_curves = standings([*quick, second, stuck])
-    assert (
-        by_curves == [*quick, second, stuck] and second.pieces == early.pieces == 2 < stuck.pieces
-    )
+    assert by_curves == [*quick, second, stuck]
+    assert second.pieces == early.pieces == 2 < stuck.pieces
     assert ranked == [*quick, best, stuck, second, early]
 
 

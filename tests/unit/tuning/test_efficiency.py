@@ -61,8 +61,10 @@ def test_the_best_under_each_law_come_first_and_each_once():
     busy = Figures(200.0, 8.0, 0.8)
     beaten = Figures(100.0, 8.0, 0.05)
     chosen = promising([beaten, fast, fresh, busy, fast], 4)
-    assert sorted(chosen[:3]) == [1, 2, 3] and chosen[3] == 4
-    assert promising([fast], 3) == [0] and promising([], 3) == []
+    assert sorted(chosen[:3]) == [1, 2, 3]
+    assert chosen[3] == 4
+    assert promising([fast], 3) == [0]
+    assert promising([], 3) == []
 
 
 @settings(max_examples=examples(100))

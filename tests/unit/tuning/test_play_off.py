@@ -91,7 +91,9 @@ def test_who_is_far_behind_is_stopped_and_needs_no_second_run():
         again,
         Budget(1000.0, clock),
     ) == [first, second]
-    assert not asked and second.seconds[-1] == 5.0 and second.result().seconds_to_target is None
+    assert not asked
+    assert second.seconds[-1] == 5.0
+    assert second.result().seconds_to_target is None
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,8 @@ def test_a_run_for_which_the_budget_is_too_short_does_not_begin_and_one_that_it_
     trials = [reached(clock, 0.26), reached(clock, 0.25)]
     again, asked = luck(clock, (0.2, 0.01))
     assert play_off(trials, again, Budget(12.0, clock)) == trials
-    assert asked == [1] and [len(trial.runs) for trial in trials] == [1, 1]
+    assert asked == [1]
+    assert [len(trial.runs) for trial in trials] == [1, 1]
 
 
 def test_who_was_stopped_before_the_target_does_not_win_for_its_beginning():
@@ -218,4 +221,5 @@ def test_a_run_in_which_nobody_comes_to_the_target_ends_and_does_not_count():
         first,
         second,
     ]
-    assert len(first.runs) == 1 and all(trial.seconds[-1] <= 4 * 3.6 + 1 for trial in stuck)
+    assert len(first.runs) == 1
+    assert all(trial.seconds[-1] <= 4 * 3.6 + 1 for trial in stuck)

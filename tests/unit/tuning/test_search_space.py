@@ -36,14 +36,17 @@ def test_usual_values_are_for_what_is_neither_varied_nor_fixed():
         {"workers": 1},
     )
     assert space["max_active_keys"] == [1, 4], "at most a quarter of the instances"
-    assert space["policy"] == ["largest"] and space["n"] == [1, 2] and "workers" not in space
+    assert space["policy"] == ["largest"]
+    assert space["n"] == [1, 2]
+    assert "workers" not in space
     whole = full_space(
         graphs.rnn(),
         sequences(20),
         {},
         {"min_update_interval": 4},
     )
-    assert whole["workers"] == [1, len(jax.devices())] and "min_update_interval" not in whole
+    assert whole["workers"] == [1, len(jax.devices())]
+    assert "min_update_interval" not in whole
 
 
 def test_each_choice_comes_once():

@@ -132,7 +132,8 @@ def test_no_trial_that_ran_as_often_was_sooner_than_the_chosen_one(found):
 
 
 def test_what_is_tried_is_on_the_front(found):
-    assert found.front and all(c.is_on_front for c in found.candidates if c.tried)
+    assert found.front
+    assert all(c.is_on_front for c in found.candidates if c.tried)
     assert all(c.simulated.per_s > 0 and c.simulated.updates > 0 for c in found.candidates)
     rates = [c.simulated.per_s for c in found.front]
     assert rates == sorted(rates, reverse=True)
@@ -160,7 +161,9 @@ def test_it_prints_a_table_and_writes_data_and_pictures(found, tmp_path):
     lines = []
     for line in (tmp_path / "deep" / "tuned.jsonl").read_text().splitlines():
         lines.append(json.loads(line))
-    assert len(lines) == 12 and lines[0]["is_best"] and lines[0]["tried_seconds_to_target"] > 0
+    assert len(lines) == 12
+    assert lines[0]["is_best"]
+    assert lines[0]["tried_seconds_to_target"] > 0
     for name, picture in (("front.png", found.picture), ("epochs.svg", found.epochs_picture)):
         picture(tmp_path / name)
         assert (tmp_path / name).stat().st_size > 1000
@@ -190,7 +193,8 @@ def test_a_builder_gets_the_names_that_are_no_settings():
         progress=False,
         **FIXED,
     )
-    assert built == [1, 2] and found.knobs in ({"n": 1}, {"n": 2})
+    assert built == [1, 2]
+    assert found.knobs in ({"n": 1}, {"n": 2})
     assert found.graph is net(found.knobs["n"])
     assert "n" in found.varied and "n" not in found.settings
 

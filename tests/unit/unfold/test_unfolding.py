@@ -775,4 +775,5 @@ def test_large_states_are_kept():
             [0],
         )
     )
-    assert large.states.dtype == np.int64 and large.states.max() == 1 << 40
+    assert large.states.dtype == np.int64
+    assert large.states.max() == 1 << 40

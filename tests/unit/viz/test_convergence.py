@@ -74,7 +74,9 @@ def test_the_legend_is_within_the_picture():
     )
     figure.canvas.draw()
     box = figure.legends[0].get_window_extent()
-    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert box.y0 >= 0
     assert box.y1 < min(axes.get_window_extent().y0 for axes in figure.axes)
 
 

@@ -218,8 +218,10 @@ def test_the_workers_of_a_host_stand_together_beside_its_name():
     labels = [t.get_window_extent() for t in axes.get_yticklabels()]
     for text in names.values():
         box = text.get_window_extent()
-        assert box.x0 >= 0 and not any(box.overlaps(label) for label in labels)
-    assert {s.worker for s in trace} == set(range(4)) and len(boxes(figure)) == 40
+        assert box.x0 >= 0
+        assert not any(box.overlaps(label) for label in labels)
+    assert {s.worker for s in trace} == set(range(4))
+    assert len(boxes(figure)) == 40
 
 
 def test_a_wider_chart_has_room_for_more_labels():

@@ -93,7 +93,8 @@ def test_every_use_has_a_colour_and_a_meaning():
 def test_many_workers_still_make_a_picture():
     trace = Trace(Slice(w, "a", "forward", 0, 10 + w) for w in range(300))
     figure = time_spent(trace)
-    assert figure.get_size_inches()[1] < 30 and len(figure.axes[0].get_yticklabels()) < 300
+    assert figure.get_size_inches()[1] < 30
+    assert len(figure.axes[0].get_yticklabels()) < 300
 
 
 def test_workers_are_named_with_their_hosts():
@@ -136,7 +137,8 @@ def test_a_cell_for_each_sender_and_receiver(tmp_path):
         for t in axes.texts
     }
     assert cells == {(a, b): in_bytes(sent.get((a, b), 0)) for a in names for b in names if a != b}
-    assert cells["h0", "h1"] == "7 MB" and "two hosts" in (tmp_path / "t.svg").read_text()
+    assert cells["h0", "h1"] == "7 MB"
+    assert "two hosts" in (tmp_path / "t.svg").read_text()
     assert (
         axes.images[0].get_array()[1, 2] == 7e6 and axes.images[0].get_array().mask.diagonal().all()
     )
@@ -245,9 +247,8 @@ def test_histograms_are_those_of_the_scheduler():
     ):
         assert axes.get_title() == node
         bars = [p.get_height() for p in axes.patches]
-        assert bars == pytest.approx(100 * rows[: len(bars)] / rows.sum()) and sum(
-            bars
-        ) == pytest.approx(100)
+        assert bars == pytest.approx(100 * rows[: len(bars)] / rows.sum())
+        assert sum(bars) == pytest.approx(100)
 
 
 def test_updates_tell_the_same_mean_as_the_histogram():

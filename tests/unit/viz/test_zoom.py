@@ -25,7 +25,8 @@ def sizes(page):
 def test_each_chart_is_twice_as_wide_and_the_first_one_is_shown():
     page = zoomable(SLICES, title="a <run>", times=3, width=6.0)._repr_html_()
     (a, height), (b, _), (c, _) = sizes(page)
-    assert (b, c) == (2 * a, 4 * a) and {h for _, h in sizes(page)} == {height}
+    assert (b, c) == (2 * a, 4 * a)
+    assert {h for _, h in sizes(page)} == {height}
     images = re.findall("<img[^>]*>", page)
     assert ["display: none" in image for image in images] == [False, True, True]
     assert "a &lt;run&gt;" in images[0] and "a <run>" not in page

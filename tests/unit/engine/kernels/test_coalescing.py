@@ -82,7 +82,8 @@ def test_what_is_called_together_has_one_kernel(monkeypatch):
             )
             == 1
         )
-        assert not any(d.changes for d in call[:-1]) and len(call) <= MOST_COALESCED
+        assert not any(d.changes for d in call[:-1])
+        assert len(call) <= MOST_COALESCED
 
 
 def test_what_fails_is_undone_as_a_whole(monkeypatch):
@@ -104,7 +105,8 @@ def test_what_fails_is_undone_as_a_whole(monkeypatch):
     monkeypatch.setattr(e.executor, "run", fails)
     with pytest.raises(MemoryError):
         asyncio.run(AsyncioDriver(loop).run())
-    assert failed and [d.number for d in loop.queue.undone][: len(failed[0])] == failed[0]
+    assert failed
+    assert [d.number for d in loop.queue.undone][: len(failed[0])] == failed[0]
 
 
 def plus():

@@ -31,7 +31,8 @@ def test_what_samples_suggest():
             (rows[1:], np.array([[16, 3, 43]])),
         ]
     )
-    assert sizes.mean == (0.8, 0.1, 2.1) and sizes.spread[0] == 0.0
+    assert sizes.mean == (0.8, 0.1, 2.1)
+    assert sizes.spread[0] == 0.0
     assert np.isclose(
         sizes.spread[1],
         np.sqrt((1 + 1) / 30),
@@ -41,7 +42,8 @@ def test_what_samples_suggest():
 def test_room_grows_with_the_rows_and_is_never_nothing():
     sizes = EdgeSizes((2.0, 0.0), (0.5, 0.0))
     room = [sizes.room(n) for n in (16, 64, 256, 1024)]
-    assert room[0] == (40, MULTIPLE) and room[-1] == (2096, int(LEAST * 1024))
+    assert room[0] == (40, MULTIPLE)
+    assert room[-1] == (2096, int(LEAST * 1024))
     assert all(a[k] <= b[k] for a, b in pairwise(room) for k in (0, 1))
     assert all(n % MULTIPLE == 0 for step in room for n in step)
 
@@ -61,5 +63,6 @@ def test_padding_repeats_a_sender_and_is_received_by_nobody():
         np.array([4, 3]),
     )
     padded = pad_edges(edges, 16, (3, 2, 2, 5))
-    assert padded.senders.tolist() == [1, 3, 1, 0, 0, 2, 2] and padded.totals.tolist() == [2, 0, 1]
+    assert padded.senders.tolist() == [1, 3, 1, 0, 0, 2, 2]
+    assert padded.totals.tolist() == [2, 0, 1]
     assert padded.ends.tolist() == [[1, 0, 1, 5, 0], [0, 4, 2, 5, 16]]

@@ -110,7 +110,9 @@ def test_what_is_donated_is_gone(donates_params):
         read,
         ((), np.zeros(1, np.int32)),
     )
-    assert donated.is_deleted() and params.is_deleted() == donates_params and not read.is_deleted()
+    assert donated.is_deleted()
+    assert params.is_deleted() == donates_params
+    assert not read.is_deleted()
 
 
 def test_arguments_are_donated_by_name():

@@ -94,7 +94,8 @@ def test_an_update_at_once_equals_one_from_accumulators(rule, gradient, monkeypa
     others = []
     one = trained(RULES[rule], kinds, monkeypatch, **settings)
     other = trained(RULES[rule], others, monkeypatch, at_once=False, **settings)
-    assert set(kinds) == {Updating} and set(others) == {type(ACCUMULATING)}
+    assert set(kinds) == {Updating}
+    assert set(others) == {type(ACCUMULATING)}
     assert_same(one.params, other.params)
     assert_same(
         one.session.executor.store.opt_state,

@@ -105,7 +105,8 @@ def test_whatever_the_device_does_the_order_is_kept_and_timed_dispatches_are_exa
     for times in placed:
         for edge in times:
             edges.append(edge)
-    assert edges == sorted(edges) and edges[-1] <= truth[-1][3]
+    assert edges == sorted(edges)
+    assert edges[-1] <= truth[-1][3]
     for issue, times, true in zip(issues, placed, truth, strict=True):
         assert times[0] >= issue.start_ns
         if issue.timing is not None:

@@ -51,7 +51,8 @@ def test_both_forms_take_as_many_epochs(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "found.jsonl"
     found = main(ByHandOptions(seed=(0, 1), json=path))
     written = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len(written) == len(found) == 8 and all(record in found for record in written)
+    assert len(written) == len(found) == 8
+    assert all(record in found for record in written)
     assert [record["epochs"] for record in found] == [None] * 4 + [1] * 4
     function, by_hand = (
         [r["accuracy"] for r in found if r["form"] == form] for form in ("function", "by hand")

@@ -51,7 +51,8 @@ def deduced(questions: babi15.Questions, i: int) -> int:
 def test_questions_of_a_file_share_a_graph(tmp_path: Path) -> None:
     questions = read(tmp_path)
     assert repr(questions) == "Questions(2 questions, 8 nodes)"
-    assert questions.asked.tolist() == [2, 3] and questions.answers.tolist() == [0, 1]
+    assert questions.asked.tolist() == [2, 3]
+    assert questions.answers.tolist() == [0, 1]
     assert [deduced(questions, i) for i in range(2)] == [0, 1]
 
 
@@ -128,7 +129,8 @@ def test_files_that_are_missing_or_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n_nodes", [4, 8, 54])
 def test_generated_answers_take_two_hops(n_nodes: int) -> None:
     questions = babi15.generate(30, n_nodes, seed=3)
-    assert len(questions.graphs) == 30 and set(np.diff(questions.graphs.node_ptr)) == {n_nodes}
+    assert len(questions.graphs) == 30
+    assert set(np.diff(questions.graphs.node_ptr)) == {n_nodes}
     assert len(questions.graphs.kinds) == 30 * 2 * n_nodes
     assert [deduced(questions, i) for i in range(30)] == questions.answers.tolist()
     assert not np.array_equal(
@@ -162,7 +164,8 @@ def test_each_epoch_has_fresh_samples() -> None:
         seen.append(window.gather(np.arange(4))["x"].payload)
         window = window.reshuffle(np.random.default_rng(0))
     wanted = supply.gather(np.arange(12) % 10)["x"].payload
-    assert len(window) == 4 and np.array_equal(np.concatenate(seen), wanted)
+    assert len(window) == 4
+    assert np.array_equal(np.concatenate(seen), wanted)
     with pytest.raises(SettingsError, match="at most 10"):
         babi15.Fresh(supply, 11)
 
@@ -175,7 +178,8 @@ def test_each_epoch_has_fresh_samples() -> None:
 @pytest.mark.parametrize("fold", [1, 3, 10])
 def test_the_real_folds(fold: int) -> None:
     for questions in babi15.load(fold=fold):
-        assert len(questions) == 4000 and set(np.diff(questions.graphs.node_ptr)) == {8}
+        assert len(questions) == 4000
+        assert set(np.diff(questions.graphs.node_ptr)) == {8}
         assert [deduced(questions, i) for i in range(0, 4000, 37)] == questions.answers[
             ::37
         ].tolist()

@@ -28,8 +28,10 @@ def test_columns_of_edges() -> None:
     graphs = two()
     assert repr(graphs) == "Graphs(2 graphs, 4 nodes, 3 edges of 2 kinds)"
     assert graphs.out_ptr.tolist() == [0, 2, 3, 3, 3] and graphs.out_degree.tolist() == [2, 1, 0, 0]
-    assert graphs.senders.tolist() == [0, 0, 1] and graphs.receivers.tolist() == [2, 2, 0]
-    assert graphs.in_degree.tolist() == [1, 0, 2, 0] and graphs.sizes.tolist() == [3, 3, 3, 1]
+    assert graphs.senders.tolist() == [0, 0, 1]
+    assert graphs.receivers.tolist() == [2, 2, 0]
+    assert graphs.in_degree.tolist() == [1, 0, 2, 0]
+    assert graphs.sizes.tolist() == [3, 3, 3, 1]
     topology = graphs.topology(0)
     assert [g.tolist() for g in topology.gather] == [[0], [0, 1]]
     assert [s.tolist() for s in topology.scatter] == [[2], [2, 0]]
@@ -94,7 +96,8 @@ def test_messages_of_both_encodings() -> None:
         {"x": x},
         {"y": y},
     ).gather(np.array([0, 1, 1]))
-    assert batch["y"].payload.tolist() == [6, 5, 5] and batch["y"].instance.tolist() == [0, 1, 2]
+    assert batch["y"].payload.tolist() == [6, 5, 5]
+    assert batch["y"].instance.tolist() == [0, 1, 2]
     assert batch["x"].payload[:, 0].tolist() == [3, 0, 1, 2, 0, 1, 2] and list(
         batch["x"].sizes
     ) == [1, 3, 3]  # type: ignore[arg-type]
@@ -106,15 +109,15 @@ def test_messages_of_both_encodings() -> None:
         {"y": y},
         "flatmap",
     ).gather(np.array([1, 0]))
-    assert batch["x"].payload[:, 0].tolist() == [0, 1, 2, 3] and batch["x"].instance.tolist() == [
+    assert batch["x"].payload[:, 0].tolist() == [0, 1, 2, 3]
+    assert batch["x"].instance.tolist() == [
         0,
         0,
         0,
         1,
     ]
-    assert batch["x"].fields["first"].tolist() == [0, 0, 0, 3] and batch["x"].fields[
-        "node"
-    ].tolist() == [0, 1, 2, 0]
+    assert batch["x"].fields["first"].tolist() == [0, 0, 0, 3]
+    assert batch["x"].fields["node"].tolist() == [0, 1, 2, 0]
     assert "edges" not in batch
 
 

@@ -29,11 +29,13 @@ def folder(tmp_path: Path) -> Path:
 
 def test_folders_are_classes_and_images_are_cut_at_the_centre(folder: Path) -> None:
     data = Folder(folder, 4)
-    assert data.classes == ("cat", "dog") and data.labels.tolist() == [0, 0, 1]
+    assert data.classes == ("cat", "dog")
+    assert data.labels.tolist() == [0, 0, 1]
     assert [file.name for file in data.files] == ["a.png", "wide.png", "tall.PNG"]
     assert repr(data) == "Folder(3 images of 2 classes, 4 × 4)"
     pixels = data.read(np.array([2, 0]))
-    assert pixels.shape == (2, 4, 4, 3) and pixels.dtype == np.float32
+    assert pixels.shape == (2, 4, 4, 3)
+    assert pixels.dtype == np.float32
     expected = (np.array([1, 0, 0.2]) - MEAN) / STD
     np.testing.assert_allclose(
         pixels,
@@ -124,7 +126,8 @@ def test_batches_hold_every_image_once(folder: Path) -> None:
     epoch = list(Batches(data, 3).epoch())
     assert len(epoch) == len(Batches(data, 3)) == 3
     found = np.concatenate([x["image"] for x in epoch])
-    assert found.shape == (9, 8, 8, 3) and len(np.unique(found[:, 0, 0, 0])) == 9
+    assert found.shape == (9, 8, 8, 3)
+    assert len(np.unique(found[:, 0, 0, 0])) == 9
     other = next(Batches(data, 3).epoch(1))
     assert not np.array_equal(epoch[0]["image"], other["image"])
     assert np.array_equal(

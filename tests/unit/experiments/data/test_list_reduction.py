@@ -40,11 +40,16 @@ def label(operation, digits):
 @given(st.integers(1, 300), SEEDS)
 def test_columns(n, seed):
     data = lr.generate(n, seed)
-    assert data.tokens.shape == (n, 10) and data.tokens.dtype == np.int32
-    assert data.lengths.shape == (n,) and data.lengths.dtype == np.int64
-    assert data.labels.shape == (n,) and data.labels.dtype == np.int32
-    assert set(data.tokens[:, 0]) <= set(range(10, 14)) and set(data.lengths) <= set(range(2, 11))
-    assert data.tokens[:, 1:].min() >= 0 and data.tokens[:, 1:].max() <= 9
+    assert data.tokens.shape == (n, 10)
+    assert data.tokens.dtype == np.int32
+    assert data.lengths.shape == (n,)
+    assert data.lengths.dtype == np.int64
+    assert data.labels.shape == (n,)
+    assert data.labels.dtype == np.int32
+    assert set(data.tokens[:, 0]) <= set(range(10, 14))
+    assert set(data.lengths) <= set(range(2, 11))
+    assert data.tokens[:, 1:].min() >= 0
+    assert data.tokens[:, 1:].max() <= 9
     assert not data.tokens[np.arange(10) >= data.lengths[:, None]].any()
     assert len(data) == n and repr(data) == f"ListReduction({n} sequences)"
 
@@ -109,9 +114,8 @@ def test_seeds_and_splits():
         lr.generate(20, 8).tokens,
     )
     train, valid = lr.splits(30, 20, seed=2)
-    assert (len(train), len(valid)) == (30, 20) and not np.array_equal(
-        train.tokens[:20], valid.tokens
-    )
+    assert (len(train), len(valid)) == (30, 20)
+    assert not np.array_equal(train.tokens[:20], valid.tokens)
 
 
 @given(st.integers(1, 40), SEEDS, st.data())
@@ -186,7 +190,8 @@ def test_pumped_whole_the_rows_are_the_same(n, seed):
         steps = one.gather(ids)["tokens"]
         group = whole.gather(ids)["tokens"]
         assert np.array_equal(steps.payload, group.payload)
-        assert group.instance.tolist() == list(range(len(ids))) and set(group.fields) == {"length"}
+        assert group.instance.tolist() == list(range(len(ids)))
+        assert set(group.fields) == {"length"}
         assert np.array_equal(group.sizes, group.fields["length"])
         assert np.array_equal(group.sizes, np.bincount(steps.instance))
 
@@ -206,7 +211,8 @@ def test_every_sequence_is_in_one_bucket_of_its_length(n, batch_size, seed):
     labels = messages["label"]
     h0 = messages["h0"]
     assert tokens.payload.dtype == np.int32 and labels.payload.dtype == np.int32
-    assert h0.payload.shape == (len(ids), batch_size, 2) and labels.payload.shape == (
+    assert h0.payload.shape == (len(ids), batch_size, 2)
+    assert labels.payload.shape == (
         len(ids),
         batch_size,
     )
@@ -255,9 +261,8 @@ def test_reshuffling_leaves_the_old_buckets_as_they_are():
     ids = np.arange(len(buckets))
     before = buckets.gather(ids)["label"].payload
     after = buckets.reshuffle(np.random.default_rng(0)).gather(ids)["label"].payload
-    assert np.array_equal(buckets.gather(ids)["label"].payload, before) and not np.array_equal(
-        before, after
-    )
+    assert np.array_equal(buckets.gather(ids)["label"].payload, before)
+    assert not np.array_equal(before, after)
 
 
 DATA = lr.generate(3, 0)

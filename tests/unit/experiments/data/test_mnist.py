@@ -93,12 +93,15 @@ def test_a_missing_file_is_named(tmp_path):
 def test_synthetic_is_like_the_real_one():
     train, valid = mnist.synthetic(600, 300, seed=3)
     for data, n in ((train, 600), (valid, 300)):
-        assert data.images.shape == (n, 784) and data.images.dtype == np.float32
-        assert data.labels.shape == (n,) and data.labels.dtype == np.int32
+        assert data.images.shape == (n, 784)
+        assert data.images.dtype == np.float32
+        assert data.labels.shape == (n,)
+        assert data.labels.dtype == np.int32
         assert set(data.labels) == set(range(10))
     low = (0 - mnist.MEAN) / mnist.STD
     high = (1 - mnist.MEAN) / mnist.STD
-    assert train.images.min() >= low - 1e-6 and train.images.max() <= high + 1e-6
+    assert train.images.min() >= low - 1e-6
+    assert train.images.max() <= high + 1e-6
     assert repr(train) == "Digits(600 images)"
 
 
@@ -128,7 +131,8 @@ def test_every_image_is_in_one_batch(n, batch_size, seed):
     assert (
         image.payload.shape == (len(batches), batch_size, 784) and image.payload.dtype == np.float32
     )
-    assert label.payload.shape == (len(batches), batch_size) and label.payload.dtype == np.int32
+    assert label.payload.shape == (len(batches), batch_size)
+    assert label.payload.dtype == np.int32
     assert image.instance.tolist() == label.instance.tolist() == list(range(len(batches)))
     assert not image.fields and not label.fields
     counted = label.payload >= 0
@@ -195,8 +199,10 @@ def test_settings_are_checked(call, text):
 def test_the_real_files():
     train, valid = mnist.load()
     assert (len(train), len(valid)) == (60_000, 10_000)
-    assert abs(train.images.mean()) < 1e-3 and abs(train.images.std() - 1) < 1e-3
-    assert train.labels[:5].tolist() == [5, 0, 4, 1, 9] and valid.labels[:5].tolist() == [
+    assert abs(train.images.mean()) < 1e-3
+    assert abs(train.images.std() - 1) < 1e-3
+    assert train.labels[:5].tolist() == [5, 0, 4, 1, 9]
+    assert valid.labels[:5].tolist() == [
         7,
         2,
         1,

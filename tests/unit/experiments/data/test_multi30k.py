@@ -32,13 +32,15 @@ def folder(tmp_path: Path) -> Path:
 
 def test_pairs_have_the_numbers_of_the_training_words(folder: Path) -> None:
     data = multi30k.load(folder)
-    assert data.source_vocabulary.words[3:] == (".", "a") and data.target_vocabulary.words[3:] == (
+    assert data.source_vocabulary.words[3:] == (".", "a")
+    assert data.target_vocabulary.words[3:] == (
         ".",
         "ein",
     )
     assert data.train.source[0].tolist() == [4, 0, 3] and data.valid.target[0].tolist() == [4, 0, 3]
     swapped = multi30k.load(folder, "de", min_count=1, n_train=1)
-    assert swapped.source_vocabulary.words[3:] == (".", "ein", "mann") and len(swapped.train) == 1
+    assert swapped.source_vocabulary.words[3:] == (".", "ein", "mann")
+    assert len(swapped.train) == 1
     assert swapped.test.source[0].tolist() == [0]
 
 
@@ -70,7 +72,8 @@ def test_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
 def test_the_real_pairs() -> None:
     data = multi30k.load(min_count=1)
     assert [len(part) for part in (data.train, data.valid, data.test)] == [29_000, 1_014, 1_000]
-    assert len(data.source_vocabulary) == 10_210 + 3 and len(data.target_vocabulary) == 18_722 + 3
+    assert len(data.source_vocabulary) == 10_210 + 3
+    assert len(data.target_vocabulary) == 18_722 + 3
     assert (
         len(data.train.source.words),
         len(data.train.target.words),

@@ -29,9 +29,8 @@ def test_a_batch_by_hand() -> None:
         np.array([0, 1, -1]),
         2,
     )
-    assert batch["source"].tolist() == [[7, 8], [9, 2], [2, 2]] and batch[
-        "source_length"
-    ].tolist() == [2, 1, 0]
+    assert batch["source"].tolist() == [[7, 8], [9, 2], [2, 2]]
+    assert batch["source_length"].tolist() == [2, 1, 0]
     assert batch["target_in"].tolist() == [[1, 3, 2], [1, 4, 5], [1, 2, 2]]
     assert batch["target_out"].tolist() == [[3, 2, 2], [4, 5, 2], [2, 2, 2]]
     assert batch["target_length"].tolist() == [2, 3, 0]
@@ -90,7 +89,9 @@ def test_epochs_differ_and_follow_from_the_seed() -> None:
             result.append(x["pair"].tolist())
         return result
 
-    assert order(0, 0) == order(0, 0) and order(0, 0) != order(0, 1) and order(0, 0) != order(1, 0)
+    assert order(0, 0) == order(0, 0)
+    assert order(0, 0) != order(0, 1)
+    assert order(0, 0) != order(1, 0)
 
 
 @settings(max_examples=30)

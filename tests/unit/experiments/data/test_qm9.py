@@ -61,7 +61,8 @@ def test_molecules_as_columns(tmp_path: Path) -> None:
     write(tmp_path)
     molecules = qm9.load(tmp_path)
     assert repr(molecules) == "Molecules(2 molecules, 7 atoms, 5 bonds)"
-    assert molecules.mu.tolist() == [1.5, 0.5] and molecules.graphs.node_ptr.tolist() == [0, 3, 7]
+    assert molecules.mu.tolist() == [1.5, 0.5]
+    assert molecules.graphs.node_ptr.tolist() == [0, 3, 7]
     assert molecules.graphs.receivers.tolist() == [1, 2, 0, 1, 1, 2, 0, 3, 1, 2]
     assert molecules.graphs.kinds.tolist() == [0, 2, 0, 2, 0, 2, 0, 0, 2, 0]
     hydrogen, carbon, nitrogen = molecules.features[:3].tolist()
@@ -205,20 +206,19 @@ def test_files_that_are_missing_or_no_archive(tmp_path: Path) -> None:
 def test_the_split_is_seeded_and_standardised() -> None:
     molecules = qm9.synthetic(50)
     split, same, other = (qm9.split(molecules, 10, seed) for seed in (1, 1, 2))
-    assert np.array_equal(split.train.ids, same.train.ids) and not np.array_equal(
-        split.train.ids, other.train.ids
-    )
+    assert np.array_equal(split.train.ids, same.train.ids)
+    assert not np.array_equal(split.train.ids, other.train.ids)
     assert sorted([*split.train.ids, *split.valid.ids]) == list(range(50))
     target = split.train.targets["target"][split.train.ids]
-    assert target.mean() == pytest.approx(0, abs=1e-5) and target.std() == pytest.approx(
-        1, abs=1e-5
-    )
+    assert target.mean() == pytest.approx(0, abs=1e-5)
+    assert target.std() == pytest.approx(1, abs=1e-5)
     assert split.std == pytest.approx(
         molecules.mu[split.train.ids].std(),
         rel=1e-5,
     )
     small = qm9.split(molecules, 10, 1, n_train=5)
-    assert np.array_equal(small.valid.ids, split.valid.ids) and len(small.train) == 5
+    assert np.array_equal(small.valid.ids, split.valid.ids)
+    assert len(small.train) == 5
     for wrong in (
         {"n_valid": 50},
         {"n_train": 0},
@@ -265,7 +265,8 @@ def test_synthetic_molecules_follow_from_their_seed_and_their_bonds() -> None:
 )
 def test_the_real_molecules() -> None:
     molecules = qm9.load()
-    assert len(molecules) >= 18_520 and np.diff(molecules.graphs.node_ptr).max() <= 29
+    assert len(molecules) >= 18_520
+    assert np.diff(molecules.graphs.node_ptr).max() <= 29
     assert molecules.features[:, :5].sum(axis=1).tolist() == [1] * len(molecules.features)
     split = qm9.split(molecules)
     assert len(split.train) == len(molecules) - 1500

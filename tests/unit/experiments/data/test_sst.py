@@ -85,7 +85,8 @@ def test_a_deep_tree_is_read_without_recursion(tmp_path: Path) -> None:
             "(1 (2 a) " * depth + "(2 b)" + ")" * depth,
         )
     )
-    assert trees.n_nodes == 2 * depth + 1 and trees.parents[-1] == -1
+    assert trees.n_nodes == 2 * depth + 1
+    assert trees.parents[-1] == -1
 
 
 @given(
@@ -100,11 +101,13 @@ def test_children_stand_before_their_parents(seed: int, n: int) -> None:
             words = trees.words[span]
             sides = trees.sides[span]
             nodes = np.arange(len(parents))
-            assert (parents[:-1] > nodes[:-1]).all() and parents[-1] == -1
+            assert (parents[:-1] > nodes[:-1]).all()
+            assert parents[-1] == -1
             branches = np.flatnonzero(words < 0)
             for branch in branches:
                 assert sorted(sides[parents == branch].tolist()) == [sst.LEFT, sst.RIGHT]
-            assert len(nodes) == 2 * len(branches) + 1 and sides[-1] == sst.ROOT
+            assert len(nodes) == 2 * len(branches) + 1
+            assert sides[-1] == sst.ROOT
 
 
 def test_messages_say_where_they_go(tmp_path: Path) -> None:
@@ -113,13 +116,15 @@ def test_messages_say_where_they_go(tmp_path: Path) -> None:
     words = batch["words"]
     branches = batch["branches"]
     labels = batch["labels"]
-    assert words.instance.tolist() == [0, 0, 1] and words.payload.tolist() == [2, 3, 1]
+    assert words.instance.tolist() == [0, 0, 1]
+    assert words.payload.tolist() == [2, 3, 1]
     assert {name: list(column) for name, column in words.fields.items()} == {
         "at": [0, 1, 0],
         "up": [2, 2, -1],
         "side": [0, 1, 2],
     }
-    assert branches.instance.tolist() == [0] and branches.fields["at"].tolist() == [2]
+    assert branches.instance.tolist() == [0]
+    assert branches.fields["at"].tolist() == [2]
     assert labels.payload.tolist() == [[2, 0], [4, 0], [3, 1], [2, 1]]
 
 

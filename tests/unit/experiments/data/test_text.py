@@ -27,14 +27,12 @@ def test_words_are_numbered_by_frequency() -> None:
         },
         min_count=2,
     )
-    assert vocabulary.words == ("<unk>", "<s>", "</s>", "c", "a", "b") and len(vocabulary) == 6
-    assert vocabulary.encode(["a", "d", "</s>"]) == [4, 0, 2] and vocabulary.decode(
-        [4, 3, 2, 5]
-    ) == ["a", "c"]
-    assert (
-        Vocabulary.of({"a": 1, "b": 1}, 4).words[3:] == ("a",)
-        and repr(vocabulary) == "Vocabulary(6 words)"
-    )
+    assert vocabulary.words == ("<unk>", "<s>", "</s>", "c", "a", "b")
+    assert len(vocabulary) == 6
+    assert vocabulary.encode(["a", "d", "</s>"]) == [4, 0, 2]
+    assert vocabulary.decode([4, 3, 2, 5]) == ["a", "c"]
+    assert Vocabulary.of({"a": 1, "b": 1}, 4).words[3:] == ("a",)
+    assert repr(vocabulary) == "Vocabulary(6 words)"
 
 
 def test_a_file_becomes_numbers_with_line_ends(tmp_path: Path) -> None:
@@ -83,9 +81,8 @@ def test_rows_go_on_where_they_ended() -> None:
         )
     for x in batches:
         assert np.array_equal(x["targets"], x["inputs"] + 1)
-        assert (
-            len(set(x["sample_seed"].tolist())) == 1 and len(set(x["dropout_seed"].tolist())) == 2
-        )
+        assert len(set(x["sample_seed"].tolist())) == 1
+        assert len(set(x["dropout_seed"].tolist())) == 2
 
 
 def test_seeds_follow_from_the_seed_and_the_epoch() -> None:
@@ -106,7 +103,9 @@ def test_seeds_follow_from_the_seed_and_the_epoch() -> None:
             )
         return result
 
-    assert seeds(1, 0) == seeds(1, 0) and seeds(1, 0) != seeds(1, 1) and seeds(1, 0) != seeds(2, 0)
+    assert seeds(1, 0) == seeds(1, 0)
+    assert seeds(1, 0) != seeds(1, 1)
+    assert seeds(1, 0) != seeds(2, 0)
 
 
 def test_mistakes_are_named() -> None:

@@ -37,7 +37,8 @@ def test_sentences_as_columns(tmp_path: Path) -> None:
         "a|b": 1,
         "é": 1,
     }
-    assert spelled(data, 6) == ["<*>", "a", "|", "b", "<*>"] and spelled(data, 7) == [
+    assert spelled(data, 6) == ["<*>", "a", "|", "b", "<*>"]
+    assert spelled(data, 7) == [
         "<*>",
         "é",
         "<*>",
@@ -49,7 +50,8 @@ def test_sentences_as_columns(tmp_path: Path) -> None:
 
 def test_words_are_frequent_from_the_sixth_time_on(tmp_path: Path) -> None:
     data = wikiner.read_sentences(write(tmp_path, "five|O " * 5 + "six|O " * 6))
-    assert data.vocabulary.words == ("six",) and (data.words < 0).sum() == 5
+    assert data.vocabulary.words == ("six",)
+    assert (data.words < 0).sum() == 5
 
 
 def test_words_and_characters_of_another_vocabulary_are_unknown(tmp_path: Path) -> None:
@@ -115,7 +117,8 @@ def test_both_files_share_the_training_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("a|O " * 6 + "\n", encoding="utf-8")
     (tmp_path / "dev.txt").write_text("b|O " * 6 + "a|O\n", encoding="utf-8")
     train, valid = wikiner.load(tmp_path)
-    assert valid.vocabulary is train.vocabulary and valid.words.tolist() == [-1] * 6 + [0]
+    assert valid.vocabulary is train.vocabulary
+    assert valid.words.tolist() == [-1] * 6 + [0]
 
 
 def test_the_first_sentences_alone_make_the_vocabulary(tmp_path: Path) -> None:
@@ -124,7 +127,8 @@ def test_the_first_sentences_alone_make_the_vocabulary(tmp_path: Path) -> None:
             "a|O " * 3 + "\n" + "a|O " * 3 + "b|O\nc|O\n", encoding="utf-8"
         )
     train, valid = wikiner.load(tmp_path, 2, 1)
-    assert (len(train), len(valid)) == (2, 1) and train.vocabulary.counts == {"a": 6, "b": 1}
+    assert (len(train), len(valid)) == (2, 1)
+    assert train.vocabulary.counts == {"a": 6, "b": 1}
     with pytest.raises(SettingsError, match="n_valid"):
         wikiner.load(tmp_path, 2, 0)
 
@@ -138,7 +142,8 @@ def test_messages_say_where_they_go(tmp_path: Path) -> None:
     words = batch["words"]
     labels = batch["labels"]
     characters = batch["characters"]
-    assert words.instance.tolist() == [0] * 3 + [1] * 6 and words.payload.tolist() == [
+    assert words.instance.tolist() == [0] * 3 + [1] * 6
+    assert words.payload.tolist() == [
         -1,
         0,
         -1,
@@ -155,7 +160,8 @@ def test_messages_say_where_they_go(tmp_path: Path) -> None:
         "last": [0, 0, 1, 0, 0, 0, 0, 0, 1],
         "rare": [1, 0, 1, 0, 0, 0, 0, 0, 0],
     }
-    assert labels.fields == words.fields and [TAGS[tag] for tag in labels.payload[:3]] == [
+    assert labels.fields == words.fields
+    assert [TAGS[tag] for tag in labels.payload[:3]] == [
         "I-PER",
         "O",
         "O",
@@ -203,7 +209,8 @@ def test_synthetic_tags_follow_from_words() -> None:
         a.characters,
         c.characters,
     )
-    assert 0.1 < (a.words < 0).mean() < 0.2 and len(np.unique(a.tags)) == 4
+    assert 0.1 < (a.words < 0).mean() < 0.2
+    assert len(np.unique(a.tags)) == 4
     names = a.vocabulary.words
     for i in range(len(a)):
         for j in range(
@@ -235,7 +242,8 @@ def test_the_real_sentences() -> None:
         len(train.words),
         len(valid.words),
     ) == (248_038, 39_007)
-    assert len(train.vocabulary.counts) == 25_719 and len(train.vocabulary.words) == 4_651
+    assert len(train.vocabulary.counts) == 25_719
+    assert len(train.vocabulary.words) == 4_651
     assert (train.words < 0).mean() == pytest.approx(0.145, abs=5e-4)
     assert (valid.words < 0).mean() == pytest.approx(0.232, abs=5e-4)
     assert (valid.tags == wikiner.OUTSIDE).mean() == pytest.approx(0.835, abs=5e-4)

@@ -52,8 +52,10 @@ def test_pairs_are_translated_by_one_dictionary() -> None:
                 strict=True,
             ):
                 assert dictionary.setdefault(int(word), int(translated)) == translated
-    assert len(set(dictionary.values())) == len(dictionary) and min(dictionary) >= 3
-    assert data.source.lengths.min() >= 1 and data.source.lengths.max() <= 4
+    assert len(set(dictionary.values())) == len(dictionary)
+    assert min(dictionary) >= 3
+    assert data.source.lengths.min() >= 1
+    assert data.source.lengths.max() <= 4
     assert not np.array_equal(data.source.ptr, other.source.ptr)
 
 

@@ -225,8 +225,10 @@ def test_the_optimizer_treats_each_variable_as_the_paper_does() -> None:
 def test_tables_of_two_sizes_and_no_projection() -> None:
     config = lm.Config(1000, 30, 6, 8, None, samples=30)
     shapes = functional.shapes(lm.LanguageModel, config)
-    assert shapes["embedding"].shape == (1000, 6) and shapes["softmax"]["weight"].shape == (30, 8)
-    assert "projection" not in shapes["lstm"] and shapes["lstm"]["kernel"].shape == (14, 32)
+    assert shapes["embedding"].shape == (1000, 6)
+    assert shapes["softmax"]["weight"].shape == (30, 8)
+    assert "projection" not in shapes["lstm"]
+    assert shapes["lstm"]["kernel"].shape == (14, 32)
 
 
 @pytest.mark.nightly

@@ -111,7 +111,8 @@ def test_training_learns_and_averages_the_statistics() -> None:
         params,
         batch["image"],
     )
-    assert logits.shape == (8, 3) and np.isfinite(logits).all()
+    assert logits.shape == (8, 3)
+    assert np.isfinite(logits).all()
 
 
 def test_statistics_stay_out_of_the_weights_optimizer() -> None:

@@ -36,7 +36,8 @@ def test_short_translations_are_punished_and_long_ones_are_not() -> None:
 
 
 def test_perplexity() -> None:
-    assert perplexity(2 * math.log(8), 2) == pytest.approx(8) and perplexity(1e6, 1) == math.inf
+    assert perplexity(2 * math.log(8), 2) == pytest.approx(8)
+    assert perplexity(1e6, 1) == math.inf
 
 
 def test_mistakes_are_named() -> None:

@@ -204,7 +204,8 @@ def test_a_runner_that_goes_on_is_compared_at_what_it_restored(tmp_path):
     joined = float(
         re.search(r"joined batch's loss ([\d.]+)", str(other.explain(compiled=False)))[1]
     )
-    assert joined == pytest.approx(other.run(BATCH).loss, rel=1e-5) and joined < loss
+    assert joined == pytest.approx(other.run(BATCH).loss, rel=1e-5)
+    assert joined < loss
 
 
 # ---- what rounding is ------------------------------------------------------------------------------------------------

@@ -91,7 +91,8 @@ def test_every_gradient_counts_once_although_processes_are_lost(faults, tmp_path
             runner.wait()
         for row in counted_batch(7)["ids"][:3]:
             wanted[int(row)] += 1.0
-        assert len(runner.recoveries) == len(faults) and set(ages) == {0, 1}
+        assert len(runner.recoveries) == len(faults)
+        assert set(ages) == {0, 1}
         table = np.array(
             [wanted[row] for row in range(20)],
             np.float32,

@@ -237,7 +237,8 @@ def test_rows_that_were_asked_ahead_for_another_step_leave_no_room_until_they_co
             asking.work(3, 4, 5),
         )
     )  # another step
-    assert not share.pulls and not asking._servers.has_room({0: 20 * 4 * WIDTH})
+    assert not share.pulls
+    assert not asking._servers.has_room({0: 20 * 4 * WIDTH})
     rows = asking.take(share)
     assert [len(rows[path]) for path in "abc"] == [3, 4, 5]
     assert not asking._servers._nbytes and not asking._servers._unwanted

@@ -43,7 +43,8 @@ def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_pa
 
         names = [state.name for state in runner.hosts]
         roles = [state.role for state in runner.hosts]
-        assert names == ["server-0", "server-1", "worker-0", "worker-1"] and roles[1:3] == [
+        assert names == ["server-0", "server-1", "worker-0", "worker-1"]
+        assert roles[1:3] == [
             "server",
             "worker",
         ]

@@ -33,7 +33,9 @@ class Watching:
             assert shown == tuple(
                 line[[c.ITEMS, c.ITEM_ROWS, c.MAX_ROWS, c.LONGEST, c.UNDER_WAY]].tolist()
             )
-            assert q.items > 0 and q.ready == min(q.rows, q.max_rows) and q.born <= now
+            assert q.items > 0
+            assert q.ready == min(q.rows, q.max_rows)
+            assert q.born <= now
             assert q.backward == (q.direction == "backward" or q.stage.kind.starts_backward)
         if now % 5 == 0:
             return None
@@ -55,7 +57,8 @@ def test_a_policy_is_shown_what_there_is(name, drive):
         intervals=intervals, max_active_keys=4, max_dispatch_size=4, policy=policy
     )
     policy.side = Scheduled(plan, settings, data)
-    assert len(list(drive(policy.side, len(data), 2))) > 50 and policy.asked > 50
+    assert len(list(drive(policy.side, len(data), 2))) > 50
+    assert policy.asked > 50
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -211,7 +214,8 @@ def test_a_policy_that_waits():
 
 def test_a_worker_that_has_nothing():
     s = running(backward_first, steps=0, homes={"f1": 1})
-    assert explained(s, 1) == ["worker 1 has nothing to take"] and s.queues.why_blocked(1) is None
+    assert explained(s, 1) == ["worker 1 has nothing to take"]
+    assert s.queues.why_blocked(1) is None
 
 
 def test_a_worker_whose_messages_lack_partners():

@@ -71,7 +71,8 @@ def test_the_loops_pad_as_kernels_want_it(name):
                 d.size,
             )
             pack = d.pack.reshape(-1, d.size)
-            assert d.size == ladder_for(stage)(d.n_rows) and d.n_rows == d.n_messages
+            assert d.size == ladder_for(stage)(d.n_rows)
+            assert d.n_rows == d.n_messages
             assert pack.shape == wanted.shape
             lines = slice(N_HEAD, N_HEAD + d.n_sections)
             np.testing.assert_array_equal(pack[lines], wanted[lines])

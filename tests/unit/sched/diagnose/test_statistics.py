@@ -142,7 +142,8 @@ def test_a_histogram_ends_with_all_that_is_staler():
     while (d := side.scheduler.next(0)) is not None:
         side.scheduler.done(d)
     node = side.scheduler.counts.read().nodes["f0"]
-    assert node.staleness_max == 139 and node.histogram[126:].tolist() == [1, 13]
+    assert node.staleness_max == 139
+    assert node.histogram[126:].tolist() == [1, 13]
     assert node.staleness_sum == sum(range(140))
 
 

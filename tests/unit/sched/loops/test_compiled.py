@@ -59,6 +59,8 @@ def test_what_is_damaged_on_disk_is_compiled_anew(damage, tmp_path, monkeypatch)
         kept.replace(b"numba.core.types", b"numba.gone.types") if damage is None else damage
     )
     again = compiled.entry(twice)
-    assert again(3) == 6 and sum(again.stats.cache_misses.values()) == 1
+    assert again(3) == 6
+    assert sum(again.stats.cache_misses.values()) == 1
     third = compiled.entry(twice)
-    assert third(3) == 6 and sum(third.stats.cache_hits.values()) == 1
+    assert third(3) == 6
+    assert sum(third.stats.cache_hits.values()) == 1

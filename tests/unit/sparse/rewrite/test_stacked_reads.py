@@ -239,7 +239,8 @@ def test_a_stack_knows_its_parameters():
         "a": (5, 8),
         "c": (8, 10),
     }
-    assert stack.counts(np.array([0, 4, 5, 9])).tolist() == [2, 1, 1] and stack.sizes.tolist() == [
+    assert stack.counts(np.array([0, 4, 5, 9])).tolist() == [2, 1, 1]
+    assert stack.sizes.tolist() == [
         5,
         3,
         2,

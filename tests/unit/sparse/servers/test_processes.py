@@ -94,10 +94,10 @@ def test_all_that_a_table_does_is_the_same_bit_for_bit(processes, tmp_path, name
             [t.save(tmp_path / str(i)) for i, t in enumerate(tables)]
     read = [t.aggregate(ids, grads).gradients() for t in tables]
     assert all((a == b).all() for a, b in zip(*read, strict=True))
-    assert tables[0].traffic == tables[1].traffic and tables[0].traffic[0] == tables[0].traffic[1]
-    assert (tables[0].dense() == tables[1].dense()).all() and worst(
-        tables[0].opt_state, tables[1].opt_state
-    ) == 0
+    assert tables[0].traffic == tables[1].traffic
+    assert tables[0].traffic[0] == tables[0].traffic[1]
+    assert (tables[0].dense() == tables[1].dense()).all()
+    assert worst(tables[0].opt_state, tables[1].opt_state) == 0
     again = []
     for i, own in enumerate((None, processes)):
         again.append(
@@ -107,18 +107,15 @@ def test_all_that_a_table_does_is_the_same_bit_for_bit(processes, tmp_path, name
                 processes=own,
             )
         )
-    assert (again[0].dense() == again[1].dense()).all() and worst(
-        again[0].opt_state, again[1].opt_state
-    ) == 0
+    assert (again[0].dense() == again[1].dense()).all()
+    assert worst(again[0].opt_state, again[1].opt_state) == 0
 
 
 @pytest.mark.nightly
 def test_settings_name_the_processes(processes):
     t = table(processes, partitions=2)
-    assert (
-        t.settings["processes"] is processes
-        and (Table(VALUES, t.rule, **t.settings).dense() == VALUES).all()
-    )
+    assert t.settings["processes"] is processes
+    assert (Table(VALUES, t.rule, **t.settings).dense() == VALUES).all()
 
 
 @pytest.mark.nightly
@@ -126,7 +123,8 @@ def test_mapped_files_go_with_the_table(processes, tmp_path):
     t = table(processes, "adam", partitions=3, folder=tmp_path)
     assert len(list(tmp_path.rglob("*.rows"))) == 9
     t.resplit(2)
-    assert len(list(tmp_path.rglob("*.rows"))) == 6 and (t.dense() == VALUES).all()
+    assert len(list(tmp_path.rglob("*.rows"))) == 6
+    assert (t.dense() == VALUES).all()
     del t
     assert list(tmp_path.iterdir()) == []
 
@@ -182,8 +180,11 @@ def test_a_bad_push_changes_nothing(processes):
             match=re.escape("apply, gradients: expected finite numbers, got inf in row 1"),
         ):
             t.apply(pending)
-    assert t.version == 1 and (t.dense() == rows).all() and worst(t.opt_state, state) == 0
-    assert t.traffic[0] == t.traffic[1] and t.push([1], ONES[:1]) == 2
+    assert t.version == 1
+    assert (t.dense() == rows).all()
+    assert worst(t.opt_state, state) == 0
+    assert t.traffic[0] == t.traffic[1]
+    assert t.push([1], ONES[:1]) == 2
 
 
 @pytest.mark.nightly
@@ -193,7 +194,8 @@ def test_what_goes_wrong_at_a_server_is_told(processes):
         ServerError, match=r"server 0 \(process \d+\): expected an answer to `no_method`, got Attr"
     ) as e:
         processes.ask(t._shards.key, {0: ("no_method",)})
-    assert "At the server" in e.value.__notes__[0] and (t.pull([1]) == VALUES[[1]]).all()
+    assert "At the server" in e.value.__notes__[0]
+    assert (t.pull([1]) == VALUES[[1]]).all()
 
 
 def test_settings_that_are_refused(processes):
@@ -257,7 +259,8 @@ def test_a_request_that_comes_again_is_answered_from_memory():
     answers = []
     for request in (first, first, second, second):
         answers.append(service.answer(request).result)
-    assert answers == [1, 1, 2, 2] and calls == [(1,), (2,)]
+    assert answers == [1, 1, 2, 2]
+    assert calls == [(1,), (2,)]
 
 
 @pytest.mark.nightly
@@ -388,7 +391,8 @@ def test_an_optimizer_that_cannot_travel_is_told_and_harms_no_other_table(doomed
     with pytest.raises(ServerError, match="that can travel, got RuntimeError: not this one"):
         t.push([1, 2, 3], ONES)
     monkeypatch.undo()
-    assert t.push([1, 2, 3], ONES) == 1 and (kept.dense() == VALUES).all()
+    assert t.push([1, 2, 3], ONES) == 1
+    assert (kept.dense() == VALUES).all()
 
 
 # ---- nothing stays behind --------------------------------------------------------------------------------------------

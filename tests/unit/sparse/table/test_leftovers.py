@@ -106,7 +106,9 @@ def test_a_save_that_is_killed_at_any_moment_loses_nothing_and_leaves_nothing(
         save(folder, 3)
         assert names(folder.parent) == ["c"] and restored(folder) == 3
         assert not any(name.endswith(".lock") for name in names(folder / "dense"))
-    assert steps == sorted(steps) and set(steps) == {1, 2} and left >= 4
+    assert steps == sorted(steps)
+    assert set(steps) == {1, 2}
+    assert left >= 4
 
 
 def leave(
@@ -298,8 +300,7 @@ def test_a_tables_folder_loses_what_killed_saves_left_and_nothing_else(tmp_path:
         _, others = table_files.read_arrays(tmp_path, table_files.read_manifest(tmp_path))
         living = [f"table-{token}-rows-0.bin", f"table-{token}.lock"]
         table_files.sweep(tmp_path)
-        assert (others[0] == arrays[0]).all() and names(tmp_path) == sorted(
-            [*kept, *living, "table-notes.bin"]
-        )
+        assert (others[0] == arrays[0]).all()
+        assert names(tmp_path) == sorted([*kept, *living, "table-notes.bin"])
     table_files.save(tmp_path, {}, iter([]), arrays)
     assert len(names(tmp_path)) == len(kept) + 1

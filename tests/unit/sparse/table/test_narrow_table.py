@@ -238,7 +238,8 @@ def test_a_saved_table_is_loaded_in_other_bits(tmp_path):
     other = Table.load(tmp_path / "narrow", tx, row_dtype="float8_e5m2")
     again = Table.load(tmp_path / "wide", tx, row_dtype="float8_e5m2")
     rounded = PlainNarrow(table.dense(), "float8_e5m2").rows.astype(np.float32)
-    assert (other.dense() == rounded).all() and (again.dense() == rounded).all()
+    assert (other.dense() == rounded).all()
+    assert (again.dense() == rounded).all()
 
 
 def test_a_shared_table_is_joined_in_the_bits_that_it_has(tmp_path):
@@ -252,7 +253,8 @@ def test_a_shared_table_is_joined_in_the_bits_that_it_has(tmp_path):
         [3],
         np.ones((1, 3), np.float32),
     )
-    assert (other.dense() == table.dense()).all() and other.nbytes == table.nbytes
+    assert (other.dense() == table.dense()).all()
+    assert other.nbytes == table.nbytes
     assert other.settings["row_dtype"] == "float8_e4m3fn" and other.settings["rounding_seed"] == 3
     for row_dtype in ("int8", None):
         with pytest.raises(TableError, match="dtype: expected those of the table that is there"):

@@ -52,8 +52,10 @@ def steps(seed, n=4, rows=6):
 def test_pull_gives_rows_in_the_order_asked():
     t = table(partitions=5, servers=2)
     ids = [7, 0, 22, 7]
-    assert (t.pull(ids) == VALUES[ids]).all() and t.pull(ids).dtype == np.float32
-    assert t.pull([]).shape == (0, 3) and (t.dense() == VALUES).all()
+    assert (t.pull(ids) == VALUES[ids]).all()
+    assert t.pull(ids).dtype == np.float32
+    assert t.pull([]).shape == (0, 3)
+    assert (t.dense() == VALUES).all()
 
 
 def test_what_is_pulled_is_no_view_of_the_table():
@@ -73,7 +75,8 @@ def test_what_is_given_is_copied():
     pending = t.aggregate([0, 1, 2], grads)
     values[:] = 0
     grads[:] = 0
-    assert (t.dense() == VALUES).all() and (pending.gradients()[1] == ONES).all()
+    assert (t.dense() == VALUES).all()
+    assert (pending.gradients()[1] == ONES).all()
 
 
 def test_push_sums_duplicates_and_counts_versions():
@@ -135,7 +138,8 @@ def test_several_clients_make_one_update():
         into=t.aggregate(a, x),
     )
     ids, sums = pending.gradients()
-    assert t.version == 0 and sorted(ids) == sorted({*a, *b})
+    assert t.version == 0
+    assert sorted(ids) == sorted({*a, *b})
     whole = np.zeros_like(VALUES)
     np.add.at(
         whole,
@@ -280,7 +284,9 @@ def test_an_update_that_fails_half_way_changes_nothing(monkeypatch):
     monkeypatch.setattr(server_part, "compute_rows", compute)
     with pytest.raises(StopIteration):
         t.apply(pending)
-    assert t.version == 1 and (t.dense() == rows).all() and worst(t.opt_state, state) == 0
+    assert t.version == 1
+    assert (t.dense() == rows).all()
+    assert worst(t.opt_state, state) == 0
     monkeypatch.undo()
     assert t.apply(pending) == 2
 
@@ -297,10 +303,10 @@ def test_every_row_has_one_place(n_partitions):
     order, spans, local = layout.group(ids)
     back = np.concatenate([layout.row_ids(p, local[span]) for p, span in spans])
     counts = layout.count(ids[:9])
-    assert len(counts) == n_partitions and counts.tolist() == [
-        (ids[:9] % n_partitions == p).sum() for p in range(n_partitions)
-    ]
-    assert (back == ids[order]).all() and sorted(back) == list(range(23))
+    assert len(counts) == n_partitions
+    assert counts.tolist() == [(ids[:9] % n_partitions == p).sum() for p in range(n_partitions)]
+    assert (back == ids[order]).all()
+    assert sorted(back) == list(range(23))
     for start, stop in [(0, 23), (5, 11), (22, 23)]:
         pieces = [(ids[::-1][start:stop][w], layout.row_ids(p, np.arange(sizes[p])[o])) for p in range(n_partitions) for w, o in [layout.within(p, start, stop)]]  # fmt: skip
         assert (
@@ -336,16 +342,16 @@ def test_bytes_are_counted_at_both_ends():
     assert clients == servers
     assert [(c.pulled, c.pushed, c.indices) for c in clients] == [(36, 12, 16), (12, 12, 8)]
     t.aggregate([0], ONES[:1]).gradients()
-    assert t.traffic[0][0].pulled == 48 and t.traffic[0][0].pushed == 24
+    assert t.traffic[0][0].pulled == 48
+    assert t.traffic[0][0].pushed == 24
 
 
 def test_half_precision_on_the_wire_halves_the_bytes():
     t, wide = (table(partitions=2, wire_dtype=d) for d in (jnp.bfloat16, None))
     for each in (t, wide):
         each.push([0, 1, 1], ONES)
-    assert (
-        t.pull([0]).dtype == np.float32 and worst(t.pull([0, 1, 5]), wide.pull([0, 1, 5])) < 2**-8
-    )
+    assert t.pull([0]).dtype == np.float32
+    assert worst(t.pull([0, 1, 5]), wide.pull([0, 1, 5])) < 2**-8
     t.pull([7, 8]), wide.pull([7, 8])
     (half,) = t.traffic[0]
     (full,) = wide.traffic[0]
@@ -367,7 +373,8 @@ def test_rows_may_be_pulled_in_another_dtype():
         )
         < 2**-8
     )
-    assert t.traffic[0][0].pulled == 12 and t.traffic == (t.traffic[0], t.traffic[0])
+    assert t.traffic[0][0].pulled == 12
+    assert t.traffic == (t.traffic[0], t.traffic[0])
     with pytest.raises(
         TableError, match="wire_dtype: expected float32, bfloat16 or float16, got int32"
     ):
@@ -425,7 +432,9 @@ def test_a_new_split_may_take_other_servers():
     rows = t.dense()
     counted = t.traffic
     t.resplit(3, servers=[2, 0, 2])
-    assert t.placement == (2, 0, 2) and t.n_servers == 3 and (t.dense() == rows).all()
+    assert t.placement == (2, 0, 2)
+    assert t.n_servers == 3
+    assert (t.dense() == rows).all()
     assert [c[:2] for c in t.traffic] == list(counted)
     again = Table(rows, ROW_WISE["adam"], **t.settings)
     assert again.placement == t.placement and again.settings == t.settings
@@ -442,7 +451,8 @@ def test_mapped_files_go_with_the_table(tmp_path):
     plain = table("adam", partitions=3)
     plain.push([1, 2, 3], ONES)
     t.resplit(2)
-    assert len(list(tmp_path.rglob("*.rows"))) == 6 and (t.dense() == plain.dense()).all()
+    assert len(list(tmp_path.rglob("*.rows"))) == 6
+    assert (t.dense() == plain.dense()).all()
     del t
     assert list(tmp_path.iterdir()) == []
 
@@ -522,7 +532,8 @@ def test_a_saved_table_goes_on_where_it_was(tmp_path):
     assert repr(again) == repr(t).replace("partitions 3", "partitions 5")
     for ids, grads in steps(11):
         assert again.push(ids, grads) == t.push(ids, grads)
-    assert (again.dense() == t.dense()).all() and worst(again.opt_state, t.opt_state) == 0
+    assert (again.dense() == t.dense()).all()
+    assert worst(again.opt_state, t.opt_state) == 0
 
 
 def test_a_second_save_replaces_the_first(tmp_path):
@@ -542,7 +553,8 @@ def test_half_precision_is_saved(tmp_path):
     )
     t.save(tmp_path)
     again = Table.load(tmp_path, optax.sgd(0.1))
-    assert again.dtype == jnp.bfloat16 and (again.dense() == t.dense()).all()
+    assert again.dtype == jnp.bfloat16
+    assert (again.dense() == t.dense()).all()
 
 
 def rows_file(folder):
@@ -890,7 +902,8 @@ def test_integers_of_numpy_are_as_good(tmp_path):
     )
     t.resplit(np.int32(3), servers=np.arange(3))
     t.save(tmp_path)
-    assert Table.load(tmp_path, ROW_WISE["sgd"]).n_partitions == 3 and t.placement == (0, 1, 2)
+    assert Table.load(tmp_path, ROW_WISE["sgd"]).n_partitions == 3
+    assert t.placement == (0, 1, 2)
 
 
 def test_an_empty_array_is_saved(tmp_path):

@@ -155,7 +155,8 @@ def test_others_see_a_row_at_once_and_a_new_process_goes_on_with_the_rows_and_th
         values=np.zeros_like(VALUES),
     )  # too late: not used
     first.push([4], ONES)
-    assert (second.pull([4]) == first.pull([4])).all() and (second.pull([1]) == VALUES[1]).all()
+    assert (second.pull([4]) == first.pull([4])).all()
+    assert (second.pull([1]) == VALUES[1]).all()
     del first
     gc.collect()
     again = Table.join(tmp_path, ROW_WISE["adam"], 0)
@@ -164,7 +165,8 @@ def test_others_see_a_row_at_once_and_a_new_process_goes_on_with_the_rows_and_th
     for _ in range(2):
         oracle.update(np.array([4]), ONES)
     assert worst(again.dense(), oracle.params) < 1e-6
-    assert again.opt_state[0].count == 2 and second.opt_state[0].count == 0
+    assert again.opt_state[0].count == 2
+    assert second.opt_state[0].count == 0
     assert again.version == 1 and again.contents != again.contents
 
 
@@ -191,7 +193,8 @@ def test_rows_get_values_and_files_are_kept_when_the_table_goes(tmp_path):
         0,
         [np.full((23, 3), 7, np.float32)],
     )
-    assert (t.opt_state[0].trace[::2] == 7).all() and (t.opt_state[0].trace[1::2] == 0).all()
+    assert (t.opt_state[0].trace[::2] == 7).all()
+    assert (t.opt_state[0].trace[1::2] == 0).all()
 
 
 def test_each_process_loads_its_own_rows(tmp_path):
@@ -217,8 +220,10 @@ def test_each_process_loads_its_own_rows(tmp_path):
         folder=tmp_path / "shared",
         sharing=TableSharing("partitioned", 1, 2),
     )
-    assert (second.dense()[1::2] == private.dense()[1::2]).all() and not second.dense()[::2].any()
-    assert second.opt_state[0].count == 1 and first.opt_state[0].count == 0
+    assert (second.dense()[1::2] == private.dense()[1::2]).all()
+    assert not second.dense()[::2].any()
+    assert second.opt_state[0].count == 1
+    assert first.opt_state[0].count == 0
 
 
 @pytest.mark.parametrize("is_there", [False, True])

@@ -223,7 +223,8 @@ def test_dropout_draws_in_training_alone_and_anew_in_each_round():
     assert runs[0] == runs[1]
     (first, without), (second, also) = runs[0]
     assert first != second and without == also
-    assert runs[2][0][0] != first and runs[2][0][1] == pytest.approx(without)
+    assert runs[2][0][0] != first
+    assert runs[2][0][1] == pytest.approx(without)
 
 
 @pytest.mark.nightly

@@ -170,7 +170,8 @@ def test_a_checkpoint_of_another_optimizer(tmp_path, tx, mode, expected, got):
     with pytest.raises(DataError) as error:
         trainer.restore(tmp_path / "saved")
     text = f"optimizer of `second`: expected {expected}, got {got}. Make the trainer with the optimizer and mode"
-    assert text in str(error.value) and len(str(error.value)) < 400
+    assert text in str(error.value)
+    assert len(str(error.value)) < 400
     jax.tree.map(np.testing.assert_array_equal, trainer.params, before)
 
 

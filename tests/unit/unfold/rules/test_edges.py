@@ -110,7 +110,8 @@ def test_no_edges_send_nothing(random):
         np.ones(2, np.int64),
         random,
     )
-    assert len(edges.sent.senders) == 0 and edges.sent.totals.tolist() == [0, 0, 0]
+    assert len(edges.sent.senders) == 0
+    assert edges.sent.totals.tolist() == [0, 0, 0]
     assert edges.loads(np.ones(2, np.int64)).tolist() == [[0, 0, 0, 0]] * 2
 
 

@@ -83,7 +83,8 @@ class Bench:
 
 def test_a_group_of_size_0_is_emitted_at_once():
     bench = Bench()
-    assert bench.open(k=[3], n=[0]) == [([], 1)] and bench.groups.waiting == 0
+    assert bench.open(k=[3], n=[0]) == [([], 1)]
+    assert bench.groups.waiting == 0
 
 
 @pytest.mark.parametrize("first", ["opener", "members"])
@@ -91,7 +92,8 @@ def test_the_opener_may_come_before_or_after_the_members(first):
     bench = Bench()
     if first == "opener":
         assert bench.open(k=[1], n=[2]) == []
-        assert bench.members(k=1, i=[0]) == [] and bench.groups.waiting == 2
+        assert bench.members(k=1, i=[0]) == []
+        assert bench.groups.waiting == 2
         assert bench.members(k=1, i=[1]) == [([2, 3], 1)]
     else:
         assert bench.members(k=1, i=[0, 1]) == []

@@ -86,7 +86,8 @@ def test_numbers_that_were_given_stay_as_codes_are_added():
     size = keys.size
     for t in range(10):
         assert keys.numbers(states([(1, t, 9)])[:, 1:]) is not None
-    assert first is not None and keys.numbers(states([(4000, 15, 15)])[:, 1:]) == first
+    assert first is not None
+    assert keys.numbers(states([(4000, 15, 15)])[:, 1:]) == first
     assert size < keys.size <= CODED_LIMIT
 
 
@@ -110,7 +111,9 @@ def test_keys_of_instances_alone_have_numbers_however_many_there_are(handle):
     values = states([(0, 1, 1), (handle, 2, 2)])[:, [HANDLE]]
     keys.fit(values)
     numbers = keys.numbers(values)
-    assert len(set(numbers.tolist())) == 2 and numbers.min() >= 0 and numbers.max() < keys.size
+    assert len(set(numbers.tolist())) == 2
+    assert numbers.min() >= 0
+    assert numbers.max() < keys.size
     assert keys.in_dictionary == (handle >= CODED_LIMIT // 2)
 
 
@@ -138,7 +141,8 @@ def test_a_join_of_many_instances_is_as_of_few(handles, room):
             states([(handle, k, 10) for handle in range(handles)]),
             cells,
         )
-        assert found[:, 2].tolist() == [k] * handles and (inputs[:, 0] == cells).all()
+        assert found[:, 2].tolist() == [k] * handles
+        assert (inputs[:, 0] == cells).all()
     assert join.waiting == 0
 
 
@@ -182,7 +186,8 @@ def test_codes_that_have_no_room_left_are_given_anew(monkeypatch):
             key,
             np.array([n + 2]),
         )
-        assert found.tolist() == key.tolist() and inputs.tolist() == [[n + 1, n + 2]]
+        assert found.tolist() == key.tolist()
+        assert inputs.tolist() == [[n + 1, n + 2]]
     assert join.waiting == 0 and not join._keys.in_dictionary
     assert 1 < len(widened) <= 1000 / (FEWEST_CODES - 2) + 2
 

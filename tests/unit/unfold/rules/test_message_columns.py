@@ -64,7 +64,8 @@ def test_numbers_grow_and_are_cleared():
     numbers = IntColumn(7)
     numbers.extend(2000, np.arange(2000))
     numbers.extend(2, 5)
-    assert len(numbers) == 2003 and numbers.values[[0, 1, 2000, 2001, 2002]].tolist() == [
+    assert len(numbers) == 2003
+    assert numbers.values[[0, 1, 2000, 2001, 2002]].tolist() == [
         7,
         0,
         1999,
@@ -99,4 +100,5 @@ def test_views_share_their_owner_and_hold_rows_of_their_own():
     assert table.row[single].tolist() == [2, 0]
     assert [table.rows[cell].tolist() for cell in picked.tolist()] == [[1, 1, 0], []]
     rows, sizes = table.rows_of(np.array([*two, *picked]))
-    assert rows.tolist() == [0, 1, 2, 3, 4, 1, 1, 0] and sizes.tolist() == [3, 2, 3, 0]
+    assert rows.tolist() == [0, 1, 2, 3, 4, 1, 1, 0]
+    assert sizes.tolist() == [3, 2, 3, 0]

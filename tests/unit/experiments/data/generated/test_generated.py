@@ -71,7 +71,8 @@ def test_each_list_gives_its_label(seed: int) -> None:
     label = tree.value["label"]
     for node, members in enumerate(tree.children()):
         digits = sorted(label[members].tolist())
-        assert len(digits) <= 5 and (word[node] < 10) == (not digits)
+        assert len(digits) <= 5
+        assert (word[node] < 10) == (not digits)
         if digits:
             middle = (digits[(len(digits) - 1) // 2] + digits[len(digits) // 2]) // 2
             assert label[node] == [digits[-1], digits[0], middle, sum(digits) % 10][word[node] - 10]
@@ -107,7 +108,8 @@ def test_the_most_urgent_item_gives_the_label(seed: int) -> None:
             strict=True,
         )
     )
-    assert 1 <= len(items) <= 10 and len({priority for priority, _ in items}) == len(items)
+    assert 1 <= len(items) <= 10
+    assert len({priority for priority, _ in items}) == len(items)
     assert instance["label"] == max(items)[1]
 
 
@@ -127,7 +129,8 @@ def test_a_formula_has_the_value_of_its_label(seed: int) -> None:
     actions = instance["actions"].tolist()
     text = "".join(f"{word // 3}{['', '-', '*'][word % 3]}" for word in words)
     assert instance["label"] == evaluated(text) % 5
-    assert len(actions) == 2 * len(words) - 1 and actions.count(formulas.SHIFT) == len(words)
+    assert len(actions) == 2 * len(words) - 1
+    assert actions.count(formulas.SHIFT) == len(words)
     depths = np.cumsum([1 if action == formulas.SHIFT else -1 for action in actions])
     assert depths.min() >= 1 and depths[-1] == 1
 
@@ -141,7 +144,8 @@ def test_sentences_that_end_with_a_marked_word_are_counted(seed: int) -> None:
     for i in range(len(text)):
         last.append(text[i][len(text[i]) - 1])
     assert instance["label"] == sum(word[0] == documents.MARK for word in last)
-    assert 1 <= len(text) <= 4 and text.values.sizes.min() >= 1
+    assert 1 <= len(text) <= 4
+    assert text.values.sizes.min() >= 1
 
 
 @given(seeds)
@@ -156,10 +160,8 @@ def test_circuits_are_in_topological_order_and_give_their_labels(seed: int) -> N
         circuits.XOR: lambda inputs: reduce(lambda a, b: a ^ b, inputs),
         circuits.NOR: lambda inputs: 1 - reduce(lambda a, b: a | b, inputs),
     }
-    assert (
-        instance["number"].tolist() == list(range(len(instance["gate"])))
-        and len(instance["gate"]) <= 10
-    )
+    assert instance["number"].tolist() == list(range(len(instance["gate"])))
+    assert len(instance["gate"]) <= 10
     for node, gate in enumerate(instance["gate"].tolist()):
         parents = instance["parents"][node].tolist()
         assert all(parent < node for parent in parents) and (
@@ -237,14 +239,16 @@ def test_columns_list_the_root_first_and_children_in_order() -> None:
             ],
         )
     )
-    assert tree.value["word"].tolist() == [5, 1, 6, 2, 3] and tree.value["label"].tolist() == [
+    assert tree.value["word"].tolist() == [5, 1, 6, 2, 3]
+    assert tree.value["label"].tolist() == [
         0,
         1,
         2,
         3,
         4,
     ]
-    assert tree.parent.tolist() == [-1, 0, 0, 2, 0] and tree.side.tolist() == [0, 0, 1, 0, 2]
+    assert tree.parent.tolist() == [-1, 0, 0, 2, 0]
+    assert tree.side.tolist() == [0, 0, 1, 0, 2]
 
 
 def without_precedence(instance: Any) -> int:

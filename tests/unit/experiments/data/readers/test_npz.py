@@ -75,7 +75,8 @@ def test_columns_have_64_bits(tmp_path: Path, save) -> None:
         pairs=np.asfortranarray(GOOD["pairs"].astype(">i2")),
     )
     columns = read_columns(tmp_path / "a.npz", COLUMNS, "")
-    assert len(columns["mu"]) == 0 and (columns["pairs"] == GOOD["pairs"]).all()
+    assert len(columns["mu"]) == 0
+    assert (columns["pairs"] == GOOD["pairs"]).all()
 
 
 def test_an_array_larger_than_a_piece_is_read_whole(tmp_path: Path) -> None:

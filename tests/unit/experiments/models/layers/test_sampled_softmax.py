@@ -32,16 +32,22 @@ def test_log_uniform_is_the_law_of_single_draws() -> None:
 
 def test_all_classes_can_be_drawn_and_the_order_follows_from_the_key() -> None:
     (a, n), (b, _), (c, _) = (draw(jax.random.key(seed), 64, 64) for seed in (1, 1, 2))
-    assert len(set(a.tolist())) == 64 and a.min() >= 0 and a.max() < 64
-    assert np.array_equal(a, b) and not np.array_equal(a, c) and n >= 64
+    assert len(set(a.tolist())) == 64
+    assert a.min() >= 0
+    assert a.max() < 64
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, c)
+    assert n >= 64
 
 
 def test_rare_classes_of_a_large_vocabulary_can_be_drawn() -> None:
     # With 23 bits alone a few ids in a thousand near the end would never come; neighbours must be about equally likely.
     ids, _ = draw(jax.random.key(3), 4096, 793_470)
-    assert len(np.unique(ids)) == 4096 and np.asarray(ids).max() < 793_470
+    assert len(np.unique(ids)) == 4096
+    assert np.asarray(ids).max() < 793_470
     high = np.asarray(ids)[np.asarray(ids) > 500_000]
-    assert len(high) > 60 and abs((high % 2).mean() - 0.5) < 4 * 0.5 / len(high) ** 0.5
+    assert len(high) > 60
+    assert abs((high % 2).mean() - 0.5) < 4 * 0.5 / len(high) ** 0.5
 
 
 def test_expected_counts_are_the_chance_to_be_among_the_draws() -> None:
@@ -103,6 +109,5 @@ def test_accidental_hits_count_once() -> None:
         jnp.array([6]),
         (jnp.ones(1), jnp.ones(1)),
     )
-    assert float(hit[0]) == pytest.approx(0, abs=1e-6) and float(other[0]) == pytest.approx(
-        np.log(2), abs=1e-6
-    )
+    assert float(hit[0]) == pytest.approx(0, abs=1e-6)
+    assert float(other[0]) == pytest.approx(np.log(2), abs=1e-6)
