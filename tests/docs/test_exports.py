@@ -39,7 +39,10 @@ def test_public_names_are_few(package):
 @pytest.mark.parametrize("package", [*MOST, *EXPERIMENTS])
 def test_what_is_public_says_what_it_is(package):
     module = importlib.import_module(package)
-    silent = [name for name in module.__all__ if not getattr(module, name).__doc__]
+    silent = []
+    for name in module.__all__:
+        if not getattr(module, name).__doc__:
+            silent.append(name)
     assert not silent
 
 

@@ -60,7 +60,9 @@ def test_a_notebook_has_the_programs_of_its_page(path):
     text = path.read_text(encoding="utf-8")
     programs = []
     for indent, code in CODE.findall(text):
-        lines = [line.removeprefix(indent) for line in code.strip("\n").splitlines()]
+        lines = []
+        for line in code.strip("\n").splitlines():
+            lines.append(line.removeprefix(indent))
         programs.append("\n".join(lines))
     uri = path.relative_to(DOCS).as_posix()
     assert module.has_programs(uri, text) == bool(programs)

@@ -126,7 +126,11 @@ def old_names(program):
                     node.attr,
                 )
             )
-    return {f"{package}.{name}" for package, name in used if name in MOVED.get(package, ())}
+    result = set()
+    for package, name in used:
+        if name in MOVED.get(package, ()):
+            result.add(f"{package}.{name}")
+    return result
 
 
 def texts(*folders, suffix):

@@ -142,7 +142,10 @@ def test_two_pages_name_every_policy():
     table = (DOCS / "concepts/asynchrony.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)`(?: \(default\))? \|", table, re.MULTILINE)
     place = "ampjax.sched.decisions.policy."
-    entries = [name.removeprefix(place) for name in references() if name.startswith(place)]
+    entries = []
+    for name in references():
+        if name.startswith(place):
+            entries.append(name.removeprefix(place))
     assert sorted(POLICIES) == sorted(entries)
     assert set(POLICIES) <= set(rows)
 

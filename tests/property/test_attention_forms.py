@@ -159,7 +159,9 @@ WHOLE = [rows, matrices, heads_first, heads_last, heads_mapped, of_jax, of_jax_i
 
 def parameters(rng):
     d = HEADS * WIDTH
-    params = {name: rng.normal(size=(WIDTH, d)) for name in ("query", "key", "value")}
+    params = {}
+    for name in ("query", "key", "value"):
+        params[name] = rng.normal(size=(WIDTH, d))
     return {
         **params,
         "out": rng.normal(size=(d, 2)),
@@ -172,7 +174,9 @@ def agrees(function, lengths, seed):
     rng = np.random.default_rng(seed)
     with jax.enable_x64(True), jax.disable_jit():
         params = parameters(rng)
-        examples = [{"x": rng.normal(size=(n, WIDTH))} for n in lengths]
+        examples = []
+        for n in lengths:
+            examples.append({"x": rng.normal(size=(n, WIDTH))})
         weights = rng.normal(size=len(examples) + 1)
         weights[-1] = 0
         batched = amp.vmap(function, SPEC, params=params)

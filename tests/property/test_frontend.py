@@ -101,7 +101,9 @@ def test_twenty_thousand_models(case):
 def test_the_engine_computes_it_in_any_schedule(model, lengths, seed):
     """Fused and many messages at once, and one message at a time: gradients of float32, to 1e-5 of the largest entry."""
     params = parameters(seed)
-    instances = [instance(seed + i, shape) for i, shape in enumerate(lengths)]
+    instances = []
+    for i, shape in enumerate(lengths):
+        instances.append(instance(seed + i, shape))
     assume(model.margins(params, instances) > CLEAR)
     compiled = amp.compile(model, params, spec())
     want_loss, grads = jax.value_and_grad(lambda p: compiled.loss(p, instances))(params)

@@ -61,7 +61,10 @@ def test_a_flush_takes_what_is_there(seed, schedule, interval):
     engine = check(
         seed, replace(schedule, settings=replace(schedule.settings, min_update_interval=interval))
     )
-    held = {node: count for node, count in engine.gradient_rows.items() if count}
+    held = {}
+    for node, count in engine.gradient_rows.items():
+        if count:
+            held[node] = count
     engine.scheduler.rounds.flush()
     engine.watchers.clear()
     before = len(engine.dispatches)

@@ -130,7 +130,10 @@ programs = st.recursive(simple, larger, max_leaves=6)
 def each_alone(program, xs, ns):
     """Results of the elements, operation by operation."""
     with jax.disable_jit():
-        return [program((jnp.asarray(x), jnp.asarray(k))) for x, k in zip(xs, ns, strict=True)]
+        result = []
+        for x, k in zip(xs, ns, strict=True):
+            result.append(program((jnp.asarray(x), jnp.asarray(k))))
+        return result
 
 
 @settings(max_examples=500 if NIGHTLY else 25)

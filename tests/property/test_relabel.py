@@ -89,8 +89,13 @@ def test_gradients_find_back_though_states_are_equal(by, mod, states, schedule):
     assert_gradients(engine, reference(graph, init_params(graph), data, oracle="eager"))
     assert_empty(engine)
     after = change(State.of(t=t, u=u))
-    at = [d.states for d in engine.dispatches if d.stage.name == "scale"]
-    columns = [graph.layout.column(name) for name in ("t", "v", "u")]
+    at = []
+    for d in engine.dispatches:
+        if d.stage.name == "scale":
+            at.append(d.states)
+    columns = []
+    for name in ("t", "v", "u"):
+        columns.append(graph.layout.column(name))
     want = np.stack(
         [after.t, after.v, 0 * t],
         axis=1,

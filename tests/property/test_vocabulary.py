@@ -121,7 +121,9 @@ class VocabularyMachine(RuleBasedStateMachine):
             return
         plain = self.plain
         ids, rows = self.vocabulary.ids()
-        by_row = [(it.row, one) for one, it in plain.known.items()]
+        by_row = []
+        for one, it in plain.known.items():
+            by_row.append((it.row, one))
         assert pairs(rows, ids) == sorted(by_row)
         assert len(self.vocabulary) == len(plain.known)
         counts = asdict(self.vocabulary.counts)

@@ -49,7 +49,9 @@ class Waits(WaitingQueue):
 def test_the_heap_chooses_what_the_policy_chooses(steps, name, every):
     """Messages come to queues, and every few steps a dispatch is taken from the one that goes first."""
     policy = POLICIES[name]
-    queues = [Waits(q) for q in range(3 * len(PLAN.stages))]
+    queues = []
+    for q in range(3 * len(PLAN.stages)):
+        queues.append(Waits(q))
     backlog = Backlog(policy)
     for now, (number, n) in enumerate(steps):
         queue = queues[number % len(queues)]

@@ -18,7 +18,10 @@ def names(
     spaces=(0,),
     fuse=True,
 ):
-    return [stage.name for stage in plan_for(graph, worker_of, spaces, fuse).stages]
+    names = []
+    for stage in plan_for(graph, worker_of, spaces, fuse).stages:
+        names.append(stage.name)
+    return names
 
 
 def two_ends(other_topology=False, seen=False, edge_options=None, kinds=2):
@@ -124,7 +127,9 @@ def run(data, **settings):
 
 def test_a_dispatch_holds_its_edges_way_by_way():
     rng = np.random.default_rng(0)
-    data = [chains.instance(rng, n, 0) for n in (3, 2)]
+    data = []
+    for n in (3, 2):
+        data.append(chains.instance(rng, n, 0))
     data[0]["edges"] = ag.Topology.from_edges(
         [0, 2, 1],
         [1, 0, 1],

@@ -55,7 +55,9 @@ def test_many_at_once_are_remembered_as_one_by_one(together):
     for start in range(0, 21, together):
         past.extend(told[start : start + together])
         past.extend([])
-        expected = [d.number for d in told[: start + together][-5:]]
+        expected = []
+        for d in told[: start + together][-5:]:
+            expected.append(d.number)
         assert [d.number for d in past] == expected
         assert len(past) == len(expected)
     large = DispatchLog(100, messages=10)

@@ -57,7 +57,9 @@ QUEUES = st.lists(
     st.sampled_from(sorted(POLICIES)),
 )
 def test_a_policy_chooses_one_of_the_queues_and_changes_none(queues, now, name):
-    before = [(q.items, q.rows, q.born) for q in queues]
+    before = []
+    for q in queues:
+        before.append((q.items, q.rows, q.born))
     assert find_policy(name)(queues, now) in queues
     assert [(q.items, q.rows, q.born) for q in queues] == before
 
@@ -166,7 +168,10 @@ def test_one_forward_one_backward_sends_no_more_than_keeps_the_workers_busy():
     admit(s, graphs.chain_data(8))
     most = dict.fromkeys((0, 1), 0)
     while not s.idle:
-        under_way = [d for d in (s.next(worker) for worker in range(3)) if d is not None]
+        under_way = []
+        for d in (s.next(worker) for worker in range(3)):
+            if d is not None:
+                under_way.append(d)
         assert under_way, "somebody can always move"
         for stage in most:
             most[stage] = max(most[stage], open_messages(s, stage))

@@ -351,7 +351,9 @@ def test_inference_for_several_things_at_once():
     admit(s, data[:1], ids=[0], purpose="sinks")
     admit(s, data[:1], ids=[2], purpose="losses")
     assert s.admission.in_flight == {True: 0, False: 2}
-    of = {d.stage.name: instances_of(d) for d in drain(s)}
+    of = {}
+    for d in drain(s):
+        of[d.stage.name] = instances_of(d)
     assert (of["first"], of["loss_a"], of["loss_b"]) == ([0, 2], [2], [2])
     assert_empty(s)
 

@@ -80,7 +80,9 @@ class Scattered:
     def __call__(self, graph, workers):
         rng = np.random.default_rng(self.seed)
         nodes = list_hosted(graph)
-        drawn = {node.name: int(rng.integers(workers)) for node in nodes}
+        drawn = {}
+        for node in nodes:
+            drawn[node.name] = int(rng.integers(workers))
         return {node.name: drawn[node.params_name] for node in nodes}
 
 
@@ -387,7 +389,9 @@ def replayed(function, *arguments):
     try:
         yield
     except Exception as error:
-        again = [_recorded(a, decisions) if isinstance(a, Schedule) else a for a in arguments]
+        again = []
+        for a in arguments:
+            again.append(_recorded(a, decisions) if isinstance(a, Schedule) else a)
         error.add_note(
             f"replay: from support.laws import *; {function}({', '.join(map(repr, again))})"
         )

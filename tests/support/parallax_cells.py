@@ -143,7 +143,9 @@ def sampled_softmax_loss(hidden, rows, inputs):
 
     def tested(*floats):
         x, w, b, sw, sb = floats
-        counts = [sampled_softmax.expected_count(ids, 50, n) for ids in (targets, samples)]
+        counts = []
+        for ids in (targets, samples):
+            counts.append(sampled_softmax.expected_count(ids, 50, n))
         loss = sampled_softmax.sampled_loss(
             x,
             (w, b),
@@ -155,7 +157,9 @@ def sampled_softmax_loss(hidden, rows, inputs):
         return loss, sampled_softmax.log_uniform(samples, n)
 
     def formula(*floats):
-        counts = [f.expected_count(ids, 50, n) for ids in (targets, samples)]
+        counts = []
+        for ids in (targets, samples):
+            counts.append(f.expected_count(ids, 50, n))
         return f.sampled_loss(*floats, (targets, samples), counts), f.log_uniform(samples, n)
 
     scale = hidden**-0.5

@@ -95,7 +95,10 @@ class PlainVocabulary:
         if self.n_used < self.max_rows:
             self.n_used += 1
             return self.n_used - 1
-        others = [i for i, it in self.known.items() if it.seen < self.calls]
+        others = []
+        for i, it in self.known.items():
+            if it.seen < self.calls:
+                others.append(i)
         if self.evict is None or not others:
             return None
         if self.evict == "age":

@@ -601,7 +601,10 @@ class Grower:
 
     def sequence(self, dimension, kind, scope):
         """A sequence over a dimension, with elements of a type."""
-        have = [each for each, t in self.given(dimension, scope) if t == kind]
+        have = []
+        for each, t in self.given(dimension, scope):
+            if t == kind:
+                have.append(each)
         ways = ["map", "map"]
         if have:
             ways.append("have")

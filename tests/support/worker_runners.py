@@ -104,7 +104,9 @@ def same_step(runners, seed, following=None):
         (found.loss, found.aux, found.fetched["norms"]),
         (wanted.loss, wanted.aux, wanted.fetched["norms"]),
     )
-    rows = [own.fetched["gradients"]["table"] for own in (found, wanted)]
+    rows = []
+    for own in (found, wanted):
+        rows.append(own.fetched["gradients"]["table"])
     equal(
         (rows[0].ids, rows[0].values),
         (rows[1].ids, rows[1].values),

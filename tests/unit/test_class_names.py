@@ -21,7 +21,11 @@ def files_of_classes(package=PACKAGE):
 
 
 def shared_names(files):
-    return {name: len(paths) for name, paths in files.items() if len(paths) > 1}
+    lengths = {}
+    for name, paths in files.items():
+        if len(paths) > 1:
+            lengths[name] = len(paths)
+    return lengths
 
 
 @pytest.mark.nightly

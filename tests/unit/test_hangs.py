@@ -336,5 +336,7 @@ def test_a_loop_that_never_ends_is_told_when_it_is_interrupted():
     assert asyncio.run(cell()).interrupted
     assert "instance 0 is the oldest; lately:" in trainer.left_over
     told = [line for line in trainer.left_over if "`again" in line or "`step" in line]
-    numbers = [int(re.match(r" +dispatch (\d+): forward ", line)[1]) for line in told]
+    numbers = []
+    for line in told:
+        numbers.append(int(re.match(r" +dispatch (\d+): forward ", line)[1]))
     assert numbers and max(numbers) > 50

@@ -52,7 +52,10 @@ def modules() -> dict[str, Path]:
     names = {}
     for p in PACKAGE.rglob("*.py"):
         names[".".join(p.relative_to(ROOT).with_suffix("").parts)] = p
-    return {name.removesuffix(".__init__"): path for name, path in names.items()}
+    result = {}
+    for name, path in names.items():
+        result[name.removesuffix(".__init__")] = path
+    return result
 
 
 def imported(

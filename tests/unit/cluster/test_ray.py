@@ -162,9 +162,9 @@ def test_servers_and_workers_of_a_runner_at_the_address_of_a_machine():
     try:
         ray.init(address=cluster.address)
         (node,) = ray.nodes()
-        listed = [
-            {"host": name, "address": node["NodeManagerAddress"], "devices": [0]} for name in "ab"
-        ]
+        listed = []
+        for name in "ab":
+            listed.append({"host": name, "address": node["NodeManagerAddress"], "devices": [0]})
         with px.get_runner(
             loss,
             params,

@@ -205,7 +205,9 @@ def replicas(*values):
             len(values),
         )(x)
         ag.loss("loss", graphs.square)(y, label)
-    params = {f"f/{i}": np.float32(v) for i, v in enumerate(values)}
+    params = {}
+    for i, v in enumerate(values):
+        params[f"f/{i}"] = np.float32(v)
     names = tuple(params)
     return engine(
         g,

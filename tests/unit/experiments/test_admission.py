@@ -21,7 +21,9 @@ def records(tmp_path_factory):
         out=folder,
     )
     records = admission.main(options)
-    written = [json.loads(line) for line in (folder / "a.jsonl").read_text().splitlines()]
+    written = []
+    for line in (folder / "a.jsonl").read_text().splitlines():
+        written.append(json.loads(line))
     assert written == records
     assert (folder / "admission.png").stat().st_size > 10_000
     return {record["way"]: record for record in records}

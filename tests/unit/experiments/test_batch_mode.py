@@ -104,7 +104,9 @@ def test_a_run_is_that_of_rounds_of_messages(
             out=tmp_path / "through",
         )
     )
-    lines = [json.loads(line) for line in (tmp_path / "epochs.jsonl").read_text().splitlines()]
+    lines = []
+    for line in (tmp_path / "epochs.jsonl").read_text().splitlines():
+        lines.append(json.loads(line))
     assert [(record["mode"], record["epoch"]) for record in lines] == [
         ("batch", 1),
         ("batch", 2),

@@ -221,7 +221,9 @@ def test_the_command(tmp_path, capsys):
     records = driver.main(options)
     assert len(records) == 2
     assert (tmp_path / "local-sgd.png").stat().st_size > 10_000
-    written = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    written = []
+    for line in (tmp_path / "a.jsonl").read_text().splitlines():
+        written.append(json.loads(line))
     assert [each["losses"] for each in written] == [each["losses"] for each in records]
     assert records[0]["seconds"][-1] == pytest.approx(2 * 66.6)
     assert "asynchronous, nesterov+scale 0.1" in capsys.readouterr().out

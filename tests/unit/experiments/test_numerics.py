@@ -72,7 +72,9 @@ def test_each_choice_of_fusions_has_a_process(
         ("measure", f"--xla_a=1 --{FLAG}=+individual_dot"),
         ("measure", f"--xla_a=1 --{FLAG}="),
     ]
-    written = [json.loads(line) for line in path.read_text().splitlines()]
+    written = []
+    for line in path.read_text().splitlines():
+        written.append(json.loads(line))
     assert [(r["fusions"], r["gradient"]) for r in written] == [("unguarded", 2.0), ("none", 3.0)]
 
 

@@ -57,7 +57,10 @@ FAST: dict[str, Any] = {
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    result = []
+    for line in path.read_text().splitlines():
+        result.append(json.loads(line))
+    return result
 
 
 class Clock:

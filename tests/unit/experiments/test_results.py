@@ -149,7 +149,9 @@ def test_a_run_goes_on_with_what_has_not_ended_well(tmp_path: Path) -> None:
         resume=True,
     )
     assert kept is not None and "2 of 3 commands" in printed
-    ran = [json.loads(line)["command"] for line in (tmp_path / NAME).read_text().split("\n")[1:-1]]
+    ran = []
+    for line in (tmp_path / NAME).read_text().split("\n")[1:-1]:
+        ran.append(json.loads(line)["command"])
     assert ran == ["a", "b", "b", "c"]
     assert kept.records()["b"] == [{"value": 0.123457, "by": "good"}]
     assert not kept.ended["b"].failure
@@ -385,7 +387,9 @@ def test_the_start_pages_table_has_ratios_and_memory() -> None:
     ]
     ended = Ended("a", "text", 1.0, "2026-11-03", records=records)
     rows = start_page.how_fast(Kept(SETTING, {"a": ended})).split("\n")
-    cells = {row.split(" | ")[0]: row.split(" | ")[-1] for row in rows}
+    cells = {}
+    for row in rows:
+        cells[row.split(" | ")[0]] = row.split(" | ")[-1]
     assert cells["| Tree-LSTM, 64 trees of the Stanford treebank"] == "1.9, in half the memory |"
     assert cells["| list reduction, 16 and 100 sequences"] == "0.95, 1.1 |"
     assert cells["| NUTS of BlackJAX, 128 chains in a funnel"] == "11.5 |"
@@ -566,7 +570,9 @@ def test_the_sections_fit_into_an_hour_and_have_names_of_their_own() -> None:
     for one in SECTIONS:
         for each in one.commands:
             names.append(each.name)
-            known = [" ".join(each.arguments[:n]) for n in (1, 2)]
+            known = []
+            for n in (1, 2):
+                known.append(" ".join(each.arguments[:n]))
             assert set(known) & set(COMMANDS), each.text
     assert len(set(names)) == len(names)
     assert len(set(sections)) == len(sections)

@@ -57,7 +57,10 @@ def small(folder: Path, **options: Any) -> ListReductionOptions:
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    result = []
+    for line in path.read_text().splitlines():
+        result.append(json.loads(line))
+    return result
 
 
 def assert_png(path: Path) -> None:

@@ -145,7 +145,9 @@ def counted_packs(monkeypatch):
 
 
 def test_batches_that_come_again_are_kept(monkeypatch):
-    examples = [{"x": np.arange(n, dtype=np.float32)} for n in (3, 1, 4, 1, 5)]
+    examples = []
+    for n in (3, 1, 4, 1, 5):
+        examples.append({"x": np.arange(n, dtype=np.float32)})
     batched = amp.vmap(sum_of_squares, {"x": "float32[n]"}, params=1.0)
     batches = batched.batches(examples, 2, None)
     packed = counted_packs(monkeypatch)
@@ -202,7 +204,9 @@ def test_batches_are_packed_together_as_one_by_one(parts):
 
 def test_only_so_many_bytes_are_kept(monkeypatch):
     monkeypatch.setattr(packed_data, "KEPT_BYTES", 0)
-    examples = [{"x": np.arange(n, dtype=np.float32)} for n in (3, 1)]
+    examples = []
+    for n in (3, 1):
+        examples.append({"x": np.arange(n, dtype=np.float32)})
     batched = amp.vmap(sum_of_squares, {"x": "float32[n]"}, params=1.0)
     batches = batched.batches(examples, 2, None)
     each = [next(iter(batches)) for _ in range(3)]
@@ -210,7 +214,9 @@ def test_only_so_many_bytes_are_kept(monkeypatch):
 
 
 def test_a_trainer_packs_what_it_evaluates_on_twice_at_most(monkeypatch):
-    examples = [{"x": np.ones(n, np.float32)} for n in (3, 1, 4, 1)]
+    examples = []
+    for n in (3, 1, 4, 1):
+        examples.append({"x": np.ones(n, np.float32)})
     model = lambda params, example: sum_of_squares(params["w"], example)
     compiled = amp.compile(
         model,

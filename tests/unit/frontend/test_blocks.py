@@ -401,7 +401,9 @@ def test_elements_that_a_branch_alone_reads_are_no_block():
 
     spec = {"rare": "int32[n]", "letters": "float32[n,c,3]"}
     lengths = [40, *[2] * 20]
-    letters = [np.ones((n, 3), np.float32) for n in lengths]
+    letters = []
+    for n in lengths:
+        letters.append(np.ones((n, 3), np.float32))
     rare = np.ones(len(lengths), np.int32)
     batched = amp.vmap(spelled, spec, params=PARAMS)
     batch = batched.pack([{"rare": rare, "letters": letters}])

@@ -535,12 +535,11 @@ def test_loops_of_no_turn_and_sequences_of_no_element():
 
 
 def test_batches_of_one_shape_of_which_one_has_no_element_or_no_turn():
-    examples = [
-        example(seed, *sizes)
-        for seed, sizes in enumerate(
-            [(3, 1, 2), (0, 2, 3), (2, 1, 0)],
-        )
-    ]
+    examples = []
+    for seed, sizes in enumerate(
+        [(3, 1, 2), (0, 2, 3), (2, 1, 0)],
+    ):
+        examples.append(example(seed, *sizes))
     with jax.enable_x64(True):
         batched = amp.vmap(rounds, SPEC, params=PARAMS)
         found = [

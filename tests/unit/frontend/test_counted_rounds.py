@@ -121,7 +121,9 @@ def test_rounds_that_are_counted_are_those_of_each_example(start, step, seed, li
 
 def test_a_layer_is_read_once_for_all_rows():
     p = params_of(0)
-    examples = [{"x": np.ones(WIDTH, np.float32), "limit": np.float32(i)} for i in range(7)]
+    examples = []
+    for i in range(7):
+        examples.append({"x": np.ones(WIDTH, np.float32), "limit": np.float32(i)})
     batched = amp.vmap(
         early_exit(0, 1),
         SPEC,
@@ -437,7 +439,9 @@ def test_what_rounds_tell_is_told():
 
     p = params_of(1)
     depths = [0, 3, 1]
-    examples = [{"x": np.ones(WIDTH, np.float32), "depth": np.int32(d)} for d in depths]
+    examples = []
+    for d in depths:
+        examples.append({"x": np.ones(WIDTH, np.float32), "depth": np.int32(d)})
     spec = {"x": f"float32[{WIDTH}]", "depth": "int32[]"}
     each = p["bias"].sum(1)
     told = np.concatenate([each[:d] for d in depths])
@@ -448,5 +452,7 @@ def test_what_rounds_tell_is_told():
         assert counts.sum() == sum(depths)
         np.testing.assert_allclose(values.sum(), told.sum(), 1e-5)
         if model is deep:
-            lengths = [len(states) for states in reports.outputs["state"].tolist()]
+            lengths = []
+            for states in reports.outputs["state"].tolist():
+                lengths.append(len(states))
             assert lengths == depths

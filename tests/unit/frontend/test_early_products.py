@@ -267,7 +267,10 @@ def test_no_product_joins_what_is_late_to_what_is_not(parts, on_the_right, seed)
 
     with jax.enable_x64(True):
         jaxpr = jax.make_jaxpr(product)(matrix, *values).jaxpr
-        late = [v for v, (_, is_late) in zip(jaxpr.invars[1:], parts, strict=True) if is_late]
+        late = []
+        for v, (_, is_late) in zip(jaxpr.invars[1:], parts, strict=True):
+            if is_late:
+                late.append(v)
         split = with_split_products(jaxpr, late)
         (found,) = evaluate(
             split,
@@ -279,7 +282,10 @@ def test_no_product_joins_what_is_late_to_what_is_not(parts, on_the_right, seed)
     made = [v for equation in split.eqns for v in equation.outvars]
     assert len({*made}) == len(made)
     comes_late = depending(split.eqns, late)
-    joins = {each.outvars[0]: each for each in split.eqns if each.primitive.name == "concatenate"}
+    joins = {}
+    for each in split.eqns:
+        if each.primitive.name == "concatenate":
+            joins[each.outvars[0]] = each
     for equation in split.eqns:
         if equation.primitive.name == "dot_general":
             for factor in equation.invars:

@@ -674,7 +674,9 @@ def test_python_is_asked_about_a_length_that_may_be_0(model, messages):
     """JAX answers as if no sequence were empty: so an empty one gives an error, no other number."""
     p = {"w": jnp.float32(2.0)}
     spec = {"x": "float32[t]"}
-    full = [{"x": np.ones(n, np.float32)} for n in (1, 3)]
+    full = []
+    for n in (1, 3):
+        full.append({"x": np.ones(n, np.float32)})
     empty = {"x": np.zeros(0, np.float32)}
     batched = amp.vmap(model, spec)
     want = [float(model(p, s)) for s in full]
@@ -750,6 +752,8 @@ def test_two_lengths_as_arrays_are_compared_for_each_example():
 
 def test_maximum_of_a_length_is_that_of_each_example():
     p = {"w": jnp.float32(2.0)}
-    examples = [{"x": np.ones(n, np.float32)} for n in (0, 1, 3)]
+    examples = []
+    for n in (0, 1, 3):
+        examples.append({"x": np.ones(n, np.float32)})
     found = amp.vmap(numpy_maximum, {"x": "float32[t]"})(p, examples)
     np.testing.assert_allclose(found, [0, 2, 2], 1e-6)

@@ -171,7 +171,9 @@ def test_edges_have_one_table_for_all_rounds():
     )
     sizes = []
     for rounds in (2, 40):
-        examples = [{**one, "rounds": np.int32(rounds)} for one in EXAMPLES]
+        examples = []
+        for one in EXAMPLES:
+            examples.append({**one, "rounds": np.int32(rounds)})
         batch = batched.pack(examples)
         sizes.append(sum(array.size for array in batch.arrays))
     assert sizes[1] < sizes[0] + 60

@@ -25,7 +25,10 @@ def test_levels_of_groups(seed):
     lists = []
     for group in groups:
         for level in range(3):
-            own = [row for row in group.tolist() if row >= 0 and levels[row] == level]
+            own = []
+            for row in group.tolist():
+                if row >= 0 and levels[row] == level:
+                    own.append(row)
             lists.append(own)
     shape = (len(groups), 3)
     counts = np.zeros(shape, np.int64)

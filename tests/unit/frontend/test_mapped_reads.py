@@ -138,7 +138,9 @@ def test_only_what_the_user_compares_is_a_question():
             PARAMS,
             EXAMPLES,
         )
-    wanted = [np.sum(each["x"]) * PARAMS["a"] for each in EXAMPLES]
+    wanted = []
+    for each in EXAMPLES:
+        wanted.append(np.sum(each["x"]) * PARAMS["a"])
     np.testing.assert_allclose(
         found,
         wanted,

@@ -201,7 +201,9 @@ def of_examples(key, p, e):
 
 
 def in_several(key, p, e):
-    draws = [normal(k) for k in jax.random.split(key, 3)]
+    draws = []
+    for k in jax.random.split(key, 3):
+        draws.append(normal(k))
     edges = amp.propagate(
         lambda h: h @ p["w"] + normal(jax.random.fold_in(key, e["id"])),
         e["g"],
@@ -594,7 +596,9 @@ def test_a_batch_draws_with_keys_of_both_kinds():
         {"x": "float32[t,2]"},
     )
     params = {"w": np.ones((2, 2), np.float32)}
-    examples = [{"x": np.ones((n, 2))} for n in (3, 1)]
+    examples = []
+    for n in (3, 1):
+        examples.append({"x": np.ones((n, 2))})
     typed, plain = (
         batched(
             params,

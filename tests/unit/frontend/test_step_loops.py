@@ -42,7 +42,9 @@ def binary_tree(rng, n_leaves):
         parent.append(-1)
         side.append(0)
         roots[at : at + 2] = [new]
-    columns = [np.array(each, np.int32) for each in (parent, side)]
+    columns = []
+    for each in (parent, side):
+        columns.append(np.array(each, np.int32))
     return amp.Tree(
         *columns,
         rng.integers(
@@ -345,7 +347,9 @@ def test_a_state_that_many_read_has_its_cotangents_added_up():
         )
         return amp.sum(amp.map(jnp.sum, down))
 
-    columns = [np.array(each, np.int32) for each in ([-1] + [0] * 9, [0, *range(9)])]
+    columns = []
+    for each in ([-1] + [0] * 9, [0, *range(9)]):
+        columns.append(np.array(each, np.int32))
     wide = {
         **EXAMPLES[0],
         "tree": amp.Tree(
@@ -353,7 +357,9 @@ def test_a_state_that_many_read_has_its_cotangents_added_up():
             np.arange(10, dtype=np.int32) % 7,
         ),
     }
-    columns = [np.array(each, np.int32) for each in (range(-1, 9), [0] * 10)]
+    columns = []
+    for each in (range(-1, 9), [0] * 10):
+        columns.append(np.array(each, np.int32))
     long = {
         **EXAMPLES[0],
         "tree": amp.Tree(
@@ -428,7 +434,9 @@ def test_nothing_comes_of_rows_that_no_step_computes():
 
         return amp.scan(step, 1.0, s["x"])[0]
 
-    examples = [{**each, "x": np.abs(each["x"]) + 0.5} for each in EXAMPLES]
+    examples = []
+    for each in EXAMPLES:
+        examples.append({**each, "x": np.abs(each["x"]) + 0.5})
     params = {**PARAMS, "b": np.abs(PARAMS["b"]) + 0.5}
     batched = batched_as("steps", quotients)
     batch = batched.pack(examples, size=9)
@@ -577,7 +585,9 @@ def test_other_dtypes(dtype, tolerance):
             PARAMS,
         )
         spec = {**SPEC, "x": f"{dtype}[n,3]"}
-        examples = [{**each, "x": jnp.asarray(each["x"], dtype)} for each in EXAMPLES]
+        examples = []
+        for each in EXAMPLES:
+            examples.append({**each, "x": jnp.asarray(each["x"], dtype)})
 
         def states(p, s):
             start = (
@@ -657,7 +667,10 @@ def test_no_step_copies_an_arena_and_no_read_becomes_a_scatter(function):
         for line in lines:
             match = re.search(r"= \w+\[([\d,]*)\]\S* (copy|scatter)\(", line)
             if match is not None:
-                shape = [int(n) for n in match[1].split(",") if n]
+                shape = []
+                for n in match[1].split(","):
+                    if n:
+                        shape.append(int(n))
                 assert match[2] == "copy" and np.prod(shape) < 100, line
 
 
@@ -693,5 +706,8 @@ def test_a_recursion_that_starts_somewhere_copies_no_arena():
         for line in lines:
             match = re.search(r"= \w+\[([\d,]*)\]\S* copy\(", line)
             if match is not None:
-                shape = [int(k) for k in match[1].split(",") if k]
+                shape = []
+                for k in match[1].split(","):
+                    if k:
+                        shape.append(int(k))
                 assert np.prod(shape) < n, line

@@ -71,7 +71,10 @@ def columns(draw):
 def test_exactly_trees_pass(trees):
     parents, sides = (np.array([x for tree in trees for x in tree[i]]) for i in range(2))
     sizes = np.array([len(parent) for parent, _ in trees])
-    wrong = [number for number, tree in enumerate(trees) if not is_tree(*tree)]
+    wrong = []
+    for number, tree in enumerate(trees):
+        if not is_tree(*tree):
+            wrong.append(number)
     if not wrong:
         check_trees("the tree", parents, sides, sizes)
         return

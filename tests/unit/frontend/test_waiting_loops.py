@@ -39,7 +39,9 @@ def tree(seed, n):
         )
         side.append(parent.count(above))
         parent.append(above)
-    columns = [np.array(each, np.int32) for each in (parent, side)]
+    columns = []
+    for each in (parent, side):
+        columns.append(np.array(each, np.int32))
     return {
         "tree": amp.Tree(
             *columns,
@@ -105,8 +107,12 @@ def close(found, want):
     seed=st.integers(0, 1 << 16),
 )
 def test_trees_are_those_of_each_example(form, sizes, seed):
-    examples = [tree(seed + i, n) for i, n in enumerate(sizes)]
-    larger = [tree(seed + i, n + 40) for i, n in enumerate(sizes)]
+    examples = []
+    for i, n in enumerate(sizes):
+        examples.append(tree(seed + i, n))
+    larger = []
+    for i, n in enumerate(sizes):
+        larger.append(tree(seed + i, n + 40))
     with loops_as(form):
         batched = amp.vmap(child_sums, SPEC, params=PARAMS)
         batch = batched.pack(examples)
@@ -212,7 +218,9 @@ def bushy(seed):
     """A tree with many leaves: a root, ten branches, and thirty leaves below some branches."""
     rng = np.random.default_rng(seed)
     parent = [-1, *[0] * 10, *rng.integers(1, 11, 30)]
-    side = [parent[:i].count(above) for i, above in enumerate(parent)]
+    side = []
+    for i, above in enumerate(parent):
+        side.append(parent[:i].count(above))
     words = rng.integers(0, 7, len(parent))
     return {"tree": amp.Tree(parent, side, words)}
 
@@ -233,5 +241,8 @@ def test_no_step_copies_all_rows():
         for line in lines:
             match = re.search(r"= \w+\[([\d,]*)\]\S* copy\(", line)
             if match is not None:
-                shape = [int(n) for n in match[1].split(",") if n]
+                shape = []
+                for n in match[1].split(","):
+                    if n:
+                        shape.append(int(n))
                 assert np.prod(shape) < n_rows, line

@@ -41,7 +41,9 @@ def test_an_error_on_a_host_names_it_and_leaves_counts_that_are_true(
         fuse=False,
         **options,
     )
-    data = [{"x": np.float32(i)} for i in range(N)]
+    data = []
+    for i in range(N):
+        data.append({"x": np.float32(i)})
     fails_once(monkeypatch, host, after)
     with pytest.raises(
         HostError,
@@ -90,7 +92,9 @@ def test_updates_that_a_host_has_not_made_are_taken_back(
         max_dispatch_size=1,
         **options,
     )
-    data = [{"x": np.float32(i)} for i in range(N)]
+    data = []
+    for i in range(N):
+        data.append({"x": np.float32(i)})
     record = {"record": tmp_path / "run.trace"} if recorded else {}
     fails_once(monkeypatch, host, after)
     with pytest.raises(HostError, match="a body's own mistake"):
@@ -132,7 +136,9 @@ def test_a_closed_trainer_says_how_to_go_on():
         optax.sgd(0.1),
         hosts=amp.Hosts(2, "threads"),
     )
-    data = [{"x": np.float32(i)} for i in range(4)]
+    data = []
+    for i in range(4):
+        data.append({"x": np.float32(i)})
     before = there.evaluate(data, progress=False)
     there.close()
     with pytest.raises(

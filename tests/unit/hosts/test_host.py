@@ -104,5 +104,8 @@ def test_a_host_waits_for_no_batch_before_it_must():
 
 
 def test_a_batch_that_fails_late_is_not_blamed_on_a_launch_of_a_later_one():
-    said = [each for each in happens(late=1, fails=True) if each != "operation"]
+    said = []
+    for each in happens(late=1, fails=True):
+        if each != "operation":
+            said.append(each)
     assert said == [("failed", 2)]

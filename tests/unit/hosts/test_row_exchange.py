@@ -37,7 +37,10 @@ def launch(number, *instances, slots=()):
 
 
 def slots_of(launch):
-    return [("arena", slot) for slot in launch.out_rows[0].tolist()]
+    pairs = []
+    for slot in launch.out_rows[0].tolist():
+        pairs.append(("arena", slot))
+    return pairs
 
 
 class Both:

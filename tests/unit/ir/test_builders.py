@@ -441,7 +441,9 @@ def test_copies_of_a_part_compute_what_the_part_does(inner):
     """Loss, outputs and the sum of the copies' gradients, by the reference interpreter."""
     one = parted(1)
     g = parted(2, inner)
-    params = {name: jnp.linspace(0.5, 1, D) for name in g.parameterised}
+    params = {}
+    for name in g.parameterised:
+        params[name] = jnp.linspace(0.5, 1, D)
     got = reference(g, params, PARTED)
     want = reference(
         one,

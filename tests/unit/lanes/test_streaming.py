@@ -243,7 +243,10 @@ def test_what_tells_the_host_something_tells_it_once_for_each_element(capfd):
 
     assert list(lanes_of(told).stream(range(11), block=4)) == list(range(11))
     jax.effects_barrier()
-    lines = [line for line in capfd.readouterr().out.splitlines() if line.startswith("n is")]
+    lines = []
+    for line in capfd.readouterr().out.splitlines():
+        if line.startswith("n is"):
+            lines.append(line)
     assert sorted(lines) == sorted(f"n is {n}" for n in range(11))
 
 
@@ -259,7 +262,9 @@ def test_arguments_that_elements_share():
     w = jnp.asarray(W)
     in_axes = ({"x": 1, "n": 0, "scale": None}, None)
     batched = lanes_of(scaled, in_axes=in_axes)
-    elements = [({"x": x, "n": n, "scale": 0.5}, w) for x, n in pairs(11)]
+    elements = []
+    for x, n in pairs(11):
+        elements.append(({"x": x, "n": n, "scale": 0.5}, w))
     expected = batched(
         {
             "x": XS[:11].T,

@@ -185,7 +185,9 @@ def test_a_token_reads_what_is_before_it():
 
 def by_numpy(layer, params, hidden, ids):
     """The paper's formulas for one text, token by token, in float64."""
-    p = {name: np.asarray(leaf, np.float64) for name, leaf in params.items()}
+    p = {}
+    for name, leaf in params.items():
+        p[name] = np.asarray(leaf, np.float64)
     hidden = np.asarray(hidden, np.float64)
     normed = lambda x, scale: scale * x / np.sqrt((x * x).mean() + 1e-6)
     let_in = []
@@ -377,7 +379,9 @@ def test_in_a_flax_module():
         machines,
         config,
     )
-    losses = [float(runner.run(batch(0)).loss) for _ in range(5)]
+    losses = []
+    for _ in range(5):
+        losses.append(float(runner.run(batch(0)).loss))
     assert "['params']['ngrams']['table']" in runner.step.tables
     assert losses[-1] < losses[0] == pytest.approx(float(loss(params, batch(0))), rel=1e-5)
 

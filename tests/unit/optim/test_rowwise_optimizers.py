@@ -146,7 +146,9 @@ def test_each_row_follows_the_published_formula(name):
 
 def state_numbers(tx, params):
     """Numbers of state that a transform keeps, without its counts of updates."""
-    shapes = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(tx.init, params))]
+    shapes = []
+    for leaf in jax.tree.leaves(jax.eval_shape(tx.init, params)):
+        shapes.append(leaf.shape)
     return sum(math.prod(shape) for shape in shapes if shape)
 
 

@@ -193,7 +193,9 @@ def test_lengths_and_the_tree():
     bag = px.Bag(VALUES, OFFSETS, WEIGHTS)
     assert jax.jit(lambda bag: bag.lengths)(bag).tolist() == [0, 3, 1, 0, 3, 0]
     assert len(bag) == 6
-    names = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(bag)]
+    names = []
+    for path, _ in jax.tree.leaves_with_path(bag):
+        names.append(jax.tree_util.keystr(path))
     assert names == [".ids", ".shifts", ".weights"]
     assert repr(bag) == "Bag(6 bags, 7 ids)"
     none = jax.jit(px.Bag.look_up)(
@@ -352,7 +354,9 @@ def test_two_replicas_are_one_device():
     tx = rowwise_adagrad(0.1, eps=1e-2)
     params = {"table": TABLE}
     runner = make(sum_loss, params, tx, check_equivalence="off")
-    losses = [float(runner.run(a_batch(seed)).loss) for seed in range(2)]
+    losses = []
+    for seed in range(2):
+        losses.append(float(runner.run(a_batch(seed)).loss))
     wanted, wanted_losses = plain(sum_loss, params, tx, 2)
     assert {*runner.step.tables} == {"['table']"}
     np.testing.assert_allclose(losses, wanted_losses, rtol=1e-5)
@@ -379,7 +383,9 @@ def test_all_modes_wherever_rows_are(names, options):
         eps=1e-2,
     )
     with make(all_modes_loss, PARAMS, tx, *names, **options) as runner:
-        losses = [float(runner.run(a_batch(seed)).loss) for seed in range(4)]
+        losses = []
+        for seed in range(4):
+            losses.append(float(runner.run(a_batch(seed)).loss))
         wanted, wanted_losses = plain(all_modes_loss, PARAMS, tx, 4)
         np.testing.assert_allclose(losses, wanted_losses, rtol=1e-5)
         assert worst(runner.params, wanted) < 1e-5

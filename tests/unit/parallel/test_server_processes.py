@@ -85,7 +85,9 @@ def test_training_is_the_same_bit_for_bit(processes, options):
     runners = [make(own, **options) for own in (processes, None)]
     fetch = "gradients" if runners[0].setup.config.sync else ()
     for seed in range(3):
-        metrics = [runner.run(batch(seed), fetch=fetch) for runner in runners]
+        metrics = []
+        for runner in runners:
+            metrics.append(runner.run(batch(seed), fetch=fetch))
         equal(metrics[0].loss, metrics[1].loss)
         if fetch:
             rows = [own.fetched["gradients"]["table"] for own in metrics]

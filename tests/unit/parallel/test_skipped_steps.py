@@ -39,9 +39,13 @@ def batch(seed):
 
 def make(tx, *names, **options):
     devices = jax.local_devices()
-    machines = [Machine(f"m{i}", (devices[i],)) for i in range(2)]
+    machines = []
+    for i in range(2):
+        machines.append(Machine(f"m{i}", (devices[i],)))
     if names:
-        machines = [Machine(n, (RemoteDevice(n, 0),), address="localhost") for n in names]
+        machines = []
+        for n in names:
+            machines.append(Machine(n, (RemoteDevice(n, 0),), address="localhost"))
     config = px.ParallaxConfig(alpha_threshold=2.0, **options)
     return px.get_runner(
         loss,
@@ -114,7 +118,9 @@ def test_a_table_and_dense_parameters_skip_together():
 )
 def test_skipped_steps_are_those_of_plain_optax(names, options):
     with make(SKIPS, *names, check_finite=False, **options) as runner:
-        losses = [float(runner.run(batch(seed)).loss) for seed in range(5)]
+        losses = []
+        for seed in range(5):
+            losses.append(float(runner.run(batch(seed)).loss))
         assert np.isnan(losses).tolist() == [False, True, False, True, False]
         params, state = trained(SKIPS, range(5))
         assert worst(runner.params, params) < 1e-6

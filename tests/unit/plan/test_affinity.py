@@ -210,7 +210,9 @@ def test_a_map_must_not_part_nodes_that_share_parameters():
 
 def test_paper_light_nodes_spread_over_the_rest_and_depend_on_the_seed():
     graph = random_graph([(HEAVY, 0)] + [(LIGHT, 0)] * 30)
-    maps = [assign(graph, 4, "paper", seed) for seed in range(3)]
+    maps = []
+    for seed in range(3):
+        maps.append(assign(graph, 4, "paper", seed))
     assert all(set(Counter(m.values())) == {0, 1, 2, 3} for m in maps)
     assert maps[0] != maps[1] != maps[2]
 
@@ -237,7 +239,10 @@ def test_coloured_neighbours_differ_whenever_greedy_can(steps, workers, hops):
 def test_neighbours_are_those_within_k_hops(steps, hops):
     """Against closures of adjacency matrices: first over control nodes, along the wires; then over light ones, either way."""
     graph = random_graph(steps)
-    nodes = [n for n in graph.nodes.values() if n.kind != "Pump"]
+    nodes = []
+    for n in graph.nodes.values():
+        if n.kind != "Pump":
+            nodes.append(n)
     number = {n.name: i for i, n in enumerate(nodes)}
     wires = np.zeros((len(nodes), len(nodes)), bool)
     for node in nodes:

@@ -90,10 +90,9 @@ def test_a_state_function_may_read_the_instances_number(read):
     with ag.Graph() as graph:
         x = ag.pump("x", fields=("t",))
         label = ag.pump("label", fields=("t",))
-        ends = [
-            ag.npt(f"n{k}", jnp.negative)(way)
-            for k, way in enumerate(ag.cond(x, lambda s: read(s) == 0))
-        ]
+        ends = []
+        for k, way in enumerate(ag.cond(x, lambda s: read(s) == 0)):
+            ends.append(ag.npt(f"n{k}", jnp.negative)(way))
         ag.loss("loss", graphs.square)(
             ag.phi("back", *ends),
             label,
@@ -181,7 +180,9 @@ def test_what_is_pumped_is_fed_to_slots_in_the_order_of_messages():
                 fields,
                 own.sizes,
             )
-        found = {feed.pump: feed.slots for feed in scheduler.pump(handles, batch)}
+        found = {}
+        for feed in scheduler.pump(handles, batch):
+            found[feed.pump] = feed.slots
         assert all(len(set(own.tolist())) == len(own) and 0 not in own for own in found.values())
         if one is None:
             one = found

@@ -30,7 +30,9 @@ def test_a_recording_round_trips(tmp_path):
 
 
 def test_a_recording_is_longer_than_what_is_kept_of_it(tmp_path):
-    many = [Settle(i, 0) for i in range(3 * BUFFER // 9)]
+    many = []
+    for i in range(3 * BUFFER // 9):
+        many.append(Settle(i, 0))
     path = write(tmp_path / "run.trace", many)
     assert path.stat().st_size > 3 * BUFFER - 9
     assert list(Recording(path).decisions()) == [*many, End(FINISHED, len(many))]

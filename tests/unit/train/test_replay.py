@@ -456,7 +456,9 @@ def test_other_data(recorded):
         recorded, "decision 1: expected a pass of training over 12 instance(s)", train=DATA[:11]
     )
     refused(recorded, "got the end of the run. Replay with the graph, data", valid=None)
-    other = [{**d, "label": np.float32(0)} for d in DATA]
+    other = []
+    for d in DATA:
+        other.append({**d, "label": np.float32(0)})
     refused(recorded, "expected the end of the pass, with parameters ", train=other)
 
 

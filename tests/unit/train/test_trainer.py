@@ -741,7 +741,9 @@ def test_the_history_as_json_lines(tmp_path):
     )
     path = tmp_path / "runs" / "log.jsonl"
     history.to_jsonl(path)
-    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records = []
+    for line in path.read_text().splitlines():
+        records.append(json.loads(line))
     assert records == history.records()
     assert [r["epoch"] for r in records] == [1, 2]
     wanted = {
@@ -1219,7 +1221,9 @@ def one_by_one(example):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_users_controller_loop_pumps_token_by_token(workers):
     data = graphs.rnn_data([3, 1, 2])
-    examples = [(i["tokens"].payload, i["label"]) for i in data]
+    examples = []
+    for i in data:
+        examples.append((i["tokens"].payload, i["label"]))
     plain = amp.Trainer(graphs.rnn(), min_update_interval=NEVER)
     looped = amp.Trainer(
         graphs.rnn(),
@@ -1251,7 +1255,9 @@ def test_a_users_controller_loop_pumps_token_by_token(workers):
 @pytest.mark.nightly
 def test_a_memory_limit_holds_controller_loops_back_and_nothing_is_compiled_late():
     data = graphs.rnn_data([6, 2, 6, 1, 4, 6])
-    examples = [(i["tokens"].payload, i["label"]) for i in data]
+    examples = []
+    for i in data:
+        examples.append((i["tokens"].payload, i["label"]))
     options = {"controller": one_by_one, "max_active_keys": 6, "check": True, "compile_ahead": True}
     tight = amp.Trainer(
         graphs.rnn(),

@@ -78,9 +78,13 @@ def test_whether_smaller_is_better_may_be_said():
 
 def test_who_has_trained_least_goes_on():
     clock = Clock()
-    trials = [Told(clock, 0.001, piece_s) for piece_s in (1.0, 2.0, 3.0)]
+    trials = []
+    for piece_s in (1.0, 2.0, 3.0):
+        trials.append(Told(clock, 0.001, piece_s))
     contest(list(trials), nobody, Budget(100.0, clock))
-    first_round = [sum(s <= 6 for s in trial.seconds) - 1 for trial in trials]
+    first_round = []
+    for trial in trials:
+        first_round.append(sum(s <= 6 for s in trial.seconds) - 1)
     assert min(first_round) >= 1
     assert first_round[0] >= first_round[1] >= first_round[2]
 

@@ -202,7 +202,9 @@ def test_a_run_in_which_all_diverge_does_not_count():
     trials = [reached(clock, 0.26), reached(clock, 0.25)]
 
     def again(finalists, run):
-        bad = [Told(clock, math.nan, top=math.nan) for _ in finalists]
+        bad = []
+        for _ in finalists:
+            bad.append(Told(clock, math.nan, top=math.nan))
         return bad
 
     assert play_off(trials, again, Budget(1000.0, clock)) == trials

@@ -352,7 +352,9 @@ def test_choices_are_assumed_from_the_states_of_what_goes_on():
         )
         for i, wire in enumerate(ag.cond(routed, lambda s: s.way, 3)):
             ag.sink(f"way{i}", wire)
-    data = [{**at(t), "way": np.float32(0)} for t in range(7)]
+    data = []
+    for t in range(7):
+        data.append({**at(t), "way": np.float32(0)})
     plan = planned(g)
     unfolder = Unfolder(plan)
     programs = unfolder.end(

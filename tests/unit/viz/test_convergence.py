@@ -25,7 +25,10 @@ RUNS = {
 
 
 def legend(figure):
-    return [t.get_text() for t in figure.legends[0].get_texts()]
+    result = []
+    for t in figure.legends[0].get_texts():
+        result.append(t.get_text())
+    return result
 
 
 def test_both_panels_show_every_run():

@@ -16,7 +16,10 @@ SERIES = {
 
 
 def legend(figure):
-    return [text.get_text() for text in figure.legends[0].get_texts()]
+    result = []
+    for text in figure.legends[0].get_texts():
+        result.append(text.get_text())
+    return result
 
 
 def test_a_point_for_each_setting_and_lines_of_equal_time(tmp_path):

@@ -95,7 +95,9 @@ def test_labels_stay_in_their_boxes():
     figure = gantt(schedule(60, 3))
     figure.canvas.draw()
     axes = figure.axes[0]
-    pixels = [e.transformed(axes.transData) for _, e in boxes(figure)]
+    pixels = []
+    for _, e in boxes(figure):
+        pixels.append(e.transformed(axes.transData))
     assert len(axes.texts) > 20
     for text in axes.texts:
         label = text.get_window_extent()

@@ -36,7 +36,9 @@ def test_a_bar_for_each_element_as_long_as_its_trips_in_its_row(report):
         (below, report.lane, report.start),
     ):
         _, bars = axes.collections
-        found = [(e.y0, e.y1, e.x0, e.x1) for e in extents(bars)]
+        found = []
+        for e in extents(bars):
+            found.append((e.y0, e.y1, e.x0, e.x1))
         expected = []
         for i in drawn:
             expected.append(

@@ -132,10 +132,9 @@ def test_a_cell_for_each_sender_and_receiver(tmp_path):
     (axes,) = figure.axes
     names = [t.get_text() for t in axes.get_xticklabels()]
     assert names == [t.get_text() for t in axes.get_yticklabels()] == ["driver", "h0", "h1"]
-    cells = {
-        (names[int(t.get_position()[1])], names[int(t.get_position()[0])]): t.get_text()
-        for t in axes.texts
-    }
+    cells = {}
+    for t in axes.texts:
+        cells[(names[int(t.get_position()[1])], names[int(t.get_position()[0])])] = t.get_text()
     assert cells == {(a, b): in_bytes(sent.get((a, b), 0)) for a in names for b in names if a != b}
     assert cells["h0", "h1"] == "7 MB"
     assert "two hosts" in (tmp_path / "t.svg").read_text()

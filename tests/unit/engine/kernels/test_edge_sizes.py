@@ -41,7 +41,9 @@ def test_what_samples_suggest():
 
 def test_room_grows_with_the_rows_and_is_never_nothing():
     sizes = EdgeSizes((2.0, 0.0), (0.5, 0.0))
-    room = [sizes.room(n) for n in (16, 64, 256, 1024)]
+    room = []
+    for n in (16, 64, 256, 1024):
+        room.append(sizes.room(n))
     assert room[0] == (40, MULTIPLE)
     assert room[-1] == (2096, int(LEAST * 1024))
     assert all(a[k] <= b[k] for a, b in pairwise(room) for k in (0, 1))

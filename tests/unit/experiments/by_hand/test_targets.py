@@ -50,7 +50,9 @@ def test_both_forms_take_as_many_epochs(tmp_path: Path, monkeypatch: pytest.Monk
     )
     path = tmp_path / "found.jsonl"
     found = main(ByHandOptions(seed=(0, 1), json=path))
-    written = [json.loads(line) for line in path.read_text().splitlines()]
+    written = []
+    for line in path.read_text().splitlines():
+        written.append(json.loads(line))
     assert len(written) == len(found) == 8
     assert all(record in found for record in written)
     assert [record["epochs"] for record in found] == [None] * 4 + [1] * 4

@@ -53,7 +53,10 @@ def test_a_table_has_the_gradients_of_the_embedding_on_a_device(model):
     params = amp.Trainer(dense, optax.sgd(0.1)).params
     table = Table(params["embed"], optax.adagrad(0.1))
     graph, _ = model(table)
-    others = {node: value for node, value in params.items() if node != "embed"}
+    others = {}
+    for node, value in params.items():
+        if node != "embed":
+            others[node] = value
     trainers = amp.Trainer(graph, params=others), amp.Trainer(dense, params=params)
     found = [trainer.accumulate(data, update=False) for trainer in trainers]
     assert found[0]["loss_sum"] == pytest.approx(found[1]["loss_sum"], rel=1e-5)

@@ -150,7 +150,10 @@ def test_training_learns_to_copy_and_touches_few_rows() -> None:
         }
         losses = []
         for batch in data.epoch():
-            drawn = {name: leaf for name, leaf in batch.items() if name != "dropout_seed"}
+            drawn = {}
+            for name, leaf in batch.items():
+                if name != "dropout_seed":
+                    drawn[name] = leaf
             params, opt_state, state, loss, grads = step(
                 params, opt_state, {**drawn, "state": state}
             )

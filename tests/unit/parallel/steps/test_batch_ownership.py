@@ -83,7 +83,9 @@ def test_replicas_do_not_read_what_may_be_written_to(options):
         plain = place[name]
 
         def program(*args, plain=plain):
-            leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(args)]
+            leaves = []
+            for leaf in jax.tree.leaves(args):
+                leaves.append(np.asarray(leaf))
             seen.extend(np.shares_memory(leaf, own) for leaf in leaves for own in buffer.values())
             return plain(*args)
 

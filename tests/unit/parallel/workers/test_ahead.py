@@ -72,7 +72,9 @@ def test_steps_that_know_the_next_one_are_the_same(options, tmp_path, monkeypatc
 
 
 def two_tables(params, batch):
-    rows = [params[name][batch["ids"]] for name in ("a", "b")]
+    rows = []
+    for name in ("a", "b"):
+        rows.append(params[name][batch["ids"]])
     return jnp.mean((rows[0] * rows[1] - batch["y"]) ** 2)
 
 

@@ -134,7 +134,10 @@ def test_an_owner_s_rows_are_those_of_a_table_that_only_the_owner_updates(
         for _ in range(2)
     ]
     for turn, (process, chosen) in enumerate(pushes):
-        ids = [2 * (row // 2) + process for row in chosen if 2 * (row // 2) + process < 23]
+        ids = []
+        for row in chosen:
+            if 2 * (row // 2) + process < 23:
+                ids.append(2 * (row // 2) + process)
         tables[process].push(ids, gradients(ids, turn))
         oracles[process].update(
             np.array(ids, int),

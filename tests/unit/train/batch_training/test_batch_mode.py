@@ -103,7 +103,9 @@ def test_evaluation_and_predictions_are_those_of_messages():
             want[metric],
             rtol=1e-4,
         )
-    unlabelled = [{"words": each["words"], "x": each["x"]} for each in data]
+    unlabelled = []
+    for each in data:
+        unlabelled.append({"words": each["words"], "x": each["x"]})
     told = one.predict(compiled().data(unlabelled, labels=False))["guess"]
     wanted = other.predict(instances)["guess"]
     np.testing.assert_allclose(
@@ -343,7 +345,9 @@ def test_a_model_in_double_precision():
             {"w": np.float64(0.3)},
             {"x": "float64[n]"},
         )
-        data = [{"x": np.arange(n) + 1e-9} for n in range(1, 5)]
+        data = []
+        for n in range(1, 5):
+            data.append({"x": np.arange(n) + 1e-9})
         params = []
         for mode in ("batch", "pipeline"):
             one = amp.Trainer(

@@ -82,7 +82,10 @@ def test_a_step_of_all_parameters_wherever_they_are(place, name):
     try:
         trainer.accumulate(model.data(EXAMPLES))
         close(model.params(trainer.params), wanted(name))
-        copies = [trainer.params[node] for node in trainer.params if node.startswith("first")]
+        copies = []
+        for node in trainer.params:
+            if node.startswith("first"):
+                copies.append(trainer.params[node])
         for copy in copies[1:]:
             jax.tree.map(np.testing.assert_array_equal, copy, copies[0])
     finally:
@@ -296,7 +299,9 @@ def test_a_transform_that_takes_no_staleness_is_not_given_one(mode):
         return jnp.sum((p["w"] @ e["x"] - 1) ** 2)
 
     params = {"w": np.eye(2, dtype=np.float32)}
-    examples = [{"x": np.array(x, np.float32)} for x in ([0.3, 0.8], [1, -1])]
+    examples = []
+    for x in ([0.3, 0.8], [1, -1]):
+        examples.append({"x": np.array(x, np.float32)})
     model = amp.compile(function, params, {"x": "float32[2]"})
     tx = sharpness_aware(sync_period=3)
     trainer = amp.Trainer(model.graph, tx, mode=mode, max_active_keys=2)

@@ -100,10 +100,11 @@ def test_a_loop_runs_back_beside_its_body_without_crossing():
         ag.sink("end", done)
     plan = layout(g, measure)
     (back,) = [route for route in plan.routes if route.back]
-    label = {
-        wire.port: next(p for p in plan.places if p.text and p.text[0].startswith(f"{wire.port}:"))
-        for wire in g.nodes["c"].outputs
-    }
+    label = {}
+    for wire in g.nodes["c"].outputs:
+        label[wire.port] = next(
+            p for p in plan.places if p.text and p.text[0].startswith(f"{wire.port}:")
+        )
     passage = back.places[1].x
     assert (label[0].x - label[1].x) * (passage - label[1].x) > 0
     assert max(p.x for p in back.places[1:-1]) - min(p.x for p in back.places[1:-1]) < 1.0
