@@ -36,7 +36,11 @@ SCALES = {
 
 MASKS = {
     "none": lambda p, score, i, j: score,
-    "where": lambda p, score, i, j: jnp.where(j <= i, score, -1e9),
+    "where": lambda p, score, i, j: jnp.where(
+        j <= i,
+        score,
+        -1e9,
+    ),
     "added": lambda p, score, i, j: score + jnp.where(abs(i - j) < 2, 0.0, -1e9),
     "bias": lambda p, score, i, j: score + p["bias"][i - j + LONGEST],
 }

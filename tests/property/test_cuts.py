@@ -60,7 +60,10 @@ def of_replicas(loss, params, batch, n):
         ),
         batch,
     )
-    return jax.vmap(functools.partial(loss, params), axis_name=AXIS)(stacked).mean()
+    return jax.vmap(
+        functools.partial(loss, params),
+        axis_name=AXIS,
+    )(stacked).mean()
 
 
 PROGRAMS = st.tuples(
@@ -91,7 +94,12 @@ def test_what_is_proved_is_true(program, n, is_even, seed):
         *(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(joined)),
     )
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * scale),
+        lambda a, b: np.testing.assert_allclose(
+            a,
+            b,
+            rtol=1e-3,
+            atol=1e-4 * scale,
+        ),
         replicas,
         joined,
     )

@@ -132,7 +132,15 @@ def carrying(p, s):
                 h,
                 m,
             ),
-            total / 2 + jnp.tanh(amp.sum(amp.map(lambda h: h[0], h))),
+            total / 2
+            + jnp.tanh(
+                amp.sum(
+                    amp.map(
+                        lambda h: h[0],
+                        h,
+                    )
+                )
+            ),
         )
 
     h, m, total = amp.fori_loop(

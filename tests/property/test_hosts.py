@@ -288,7 +288,13 @@ def test_the_same_plan_in_every_process():
         graph = model(name)[0]
         copy = cloudpickle.loads(cloudpickle.dumps(graph))
         homes = assign(graph, 2)
-        assert repr(make_plan(copy, homes, (0, 1))) == repr(make_plan(graph, homes, (0, 1)))
+        assert repr(
+            make_plan(
+                copy,
+                homes,
+                (0, 1),
+            )
+        ) == repr(make_plan(graph, homes, (0, 1)))
         assert jax.tree.structure(list(copy.parameterised)) == jax.tree.structure(
             list(graph.parameterised)
         )

@@ -101,7 +101,11 @@ def a_batch(rng):
     return {
         "ids": ids,
         "other": rng.integers(0, ROWS, EXAMPLES),
-        "y": rng.uniform(2, 3, (EXAMPLES, 2)).astype(np.float32),
+        "y": rng.uniform(
+            2,
+            3,
+            (EXAMPLES, 2),
+        ).astype(np.float32),
     }
 
 
@@ -287,6 +291,11 @@ def test_staleness_is_bounded_and_reached():
     )
     seen = []
     for _ in range(3):
-        for age in runner.run(np.ones((3, 2), np.float32)).staleness:
+        for age in runner.run(
+            np.ones(
+                (3, 2),
+                np.float32,
+            )
+        ).staleness:
             seen.append(age)
     assert set(seen) == {0, 1}

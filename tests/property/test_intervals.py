@@ -137,7 +137,14 @@ def test_instances_that_reach_no_node_count_in_a_round(mode):
         )
     data = []
     for n in (0, 0, 2, 0, 1, 0):
-        data.append({"x": ag.messages(np.ones(1), n=n)})
+        data.append(
+            {
+                "x": ag.messages(
+                    np.ones(1),
+                    n=n,
+                )
+            }
+        )
     engine = Engine(
         graph,
         None,

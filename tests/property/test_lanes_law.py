@@ -132,7 +132,14 @@ def each_alone(program, xs, ns):
     with jax.disable_jit():
         result = []
         for x, k in zip(xs, ns, strict=True):
-            result.append(program((jnp.asarray(x), jnp.asarray(k))))
+            result.append(
+                program(
+                    (
+                        jnp.asarray(x),
+                        jnp.asarray(k),
+                    )
+                )
+            )
         return result
 
 

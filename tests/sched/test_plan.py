@@ -84,7 +84,12 @@ def test_a_loss_takes_what_sinks_see_too():
 )
 def test_inference_reaches_what_it_is_for(purpose, seen):
     s = scheduler_for(graphs.with_sinks(), fuse=True)
-    data = [{"x": np.zeros(2, np.float32), "label": np.float32(0)}] * 2
+    data = [
+        {
+            "x": np.zeros(2, np.float32),
+            "label": np.float32(0),
+        }
+    ] * 2
     admit(s, data, ids=[0, 1], purpose=purpose)
     assert {d.stage.name for d in drain(s)} == seen
     assert s.idle
@@ -94,7 +99,13 @@ def test_training_reaches_no_sink():
     s = scheduler_for(graphs.with_sinks(), fuse=True)
     admit(
         s,
-        [{"x": np.zeros(2, np.float32), "label": np.float32(0)}] * 2,
+        [
+            {
+                "x": np.zeros(2, np.float32),
+                "label": np.float32(0),
+            }
+        ]
+        * 2,
         ids=[0, 1],
     )
     assert {d.stage.name for d in drain(s)} == {"inner+tanh+outer+loss"}

@@ -118,7 +118,16 @@ def test_the_message_protocol():
         (a, []),  # it goes on meanwhile
         (b, [Contribute("g", b)]),
         (b, []),
-        (d, [Contribute("g", d), Merge("g", (a, b, d))]),
+        (
+            d,
+            [
+                Contribute("g", d),
+                Merge(
+                    "g",
+                    (a, b, d),
+                ),
+            ],
+        ),
         (d, []),
         (d, [Contribute("g", d)]),  # counting starts anew
     ]
@@ -133,7 +142,10 @@ def test_the_end_of_an_epoch_ends_a_round_of_the_message_protocol():
     assert group.end_of_epoch() == [AVERAGE]
     assert group.after(b) == [Contribute("g", b)]
     assert group.after(a) == [Contribute("g", a)]
-    assert group.after(d) == [Contribute("g", d), Merge("g", (a, b, d))]
+    assert group.after(d) == [
+        Contribute("g", d),
+        Merge("g", (a, b, d)),
+    ]
 
 
 @given(

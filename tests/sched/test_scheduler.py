@@ -243,11 +243,18 @@ def test_a_sink_answers_with_a_zero_gradient_in_training():
                 params=graphs.one(),
             )(ag.pump("x")),
         )
-    assert actions(g, [{"x": 1.0}, {"x": 2.0}]) == [
+    assert actions(
+        g,
+        [{"x": 1.0}, {"x": 2.0}],
+    ) == [
         "forward f [0, 1]",
         "backward f [0, 1]; Update f",
     ]
-    assert actions(g, [{"x": 1.0}, {"x": 2.0}], purpose="both") == [
+    assert actions(
+        g,
+        [{"x": 1.0}, {"x": 2.0}],
+        purpose="both",
+    ) == [
         "infer f [0, 1]",
         "infer end [0, 1]",
     ]
@@ -778,7 +785,10 @@ def test_waiting_tells_of_open_groups():
         s,
         [
             {"rows": rows},
-            {"rows": rows, "size": ag.messages([0.0], n=3)},
+            {
+                "rows": rows,
+                "size": ag.messages([0.0], n=3),
+            },
         ],
         ids=[0, 1],
         grows=True,

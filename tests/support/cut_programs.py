@@ -183,7 +183,12 @@ STEPS = {
         True,
     ),
     "vmapped": (
-        lambda p, b, x: jax.vmap(lambda h: jnp.outer(h, h @ p["w"]).sum(0))(x),
+        lambda p, b, x: jax.vmap(
+            lambda h: jnp.outer(
+                h,
+                h @ p["w"],
+            ).sum(0)
+        )(x),
         False,
     ),
     "its own gradient": (

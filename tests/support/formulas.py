@@ -39,9 +39,14 @@ def hits(logits, labels):
 def labelled_cross_entropy(logits, labels):
     """The mean over the labels that are not -1, and how many are hit, and how many there are."""
     real = labels >= 0
-    nats = np.where(real, cross_entropy(logits, np.maximum(labels, 0)), 0).sum() / max(
-        real.sum(), 1
-    )
+    nats = np.where(
+        real,
+        cross_entropy(
+            logits,
+            np.maximum(labels, 0),
+        ),
+        0,
+    ).sum() / max(real.sum(), 1)
     return nats, (hits(logits, labels) * real).sum(), real.sum() * 1.0
 
 
@@ -144,7 +149,13 @@ def gated_unit(p, a, h):
         2,
         -1,
     )
-    return (1 - z) * h + z * np.tanh(linear(p["candidate"], a, r * h))
+    return (1 - z) * h + z * np.tanh(
+        linear(
+            p["candidate"],
+            a,
+            r * h,
+        )
+    )
 
 
 def readout(p, h, x):
@@ -158,7 +169,22 @@ def readout(p, h, x):
 
 
 def score(p, h, x):
-    return linear(p["out"], np.tanh(linear(p["hidden"], h, x))) * sigmoid(linear(p["gate"], h, x))
+    return linear(
+        p["out"],
+        np.tanh(
+            linear(
+                p["hidden"],
+                h,
+                x,
+            )
+        ),
+    ) * sigmoid(
+        linear(
+            p["gate"],
+            h,
+            x,
+        )
+    )
 
 
 def segment_cross_entropy(rows, segments, n):

@@ -109,7 +109,13 @@ def _branch(p, x, branch):
         if part == "max":
             x = max_pool(x)
         elif part == "mean":
-            x = windows(x, 3, 3, 1, "SAME").mean((-1, -2))
+            x = windows(
+                x,
+                3,
+                3,
+                1,
+                "SAME",
+            ).mean((-1, -2))
         elif isinstance(part, list):
             pairs = zip(part, p["side_by_side"].values(), strict=True)
             x = np.concatenate(
@@ -136,7 +142,13 @@ def auxiliary(p, x):
     size = min(5, x.shape[1])
     x = _inception_conv(
         p["reduce"],
-        windows(x, size, size, 3, "VALID").mean((-1, -2)),
+        windows(
+            x,
+            size,
+            size,
+            3,
+            "VALID",
+        ).mean((-1, -2)),
         1,
     )
     return (

@@ -463,4 +463,8 @@ def cases(draw, graphs, rich=0, **options):
 
 def run_control(seed, schedule):
     """A case under a schedule without payloads: what a failing test of the control plane replays."""
-    return Engine(random_one(seed).graph, None, schedule).run(random_one(seed).instances)
+    return Engine(
+        random_one(seed).graph,
+        None,
+        schedule,
+    ).run(random_one(seed).instances)

@@ -15,7 +15,14 @@ def gaps(row_dtype: str, sizes: np.ndarray) -> np.ndarray:
     if row_dtype == "int8":
         return np.ones_like(sizes)
     info = ml_dtypes.finfo(row_dtype)
-    exponents = np.floor(np.log2(np.maximum(sizes, float(info.smallest_subnormal))))
+    exponents = np.floor(
+        np.log2(
+            np.maximum(
+                sizes,
+                float(info.smallest_subnormal),
+            )
+        )
+    )
     return 2.0 ** (np.maximum(exponents, info.minexp) - info.nmant)
 
 

@@ -160,7 +160,11 @@ def sampled_softmax_loss(hidden, rows, inputs):
         counts = []
         for ids in (targets, samples):
             counts.append(f.expected_count(ids, 50, n))
-        return f.sampled_loss(*floats, (targets, samples), counts), f.log_uniform(samples, n)
+        return f.sampled_loss(
+            *floats,
+            (targets, samples),
+            counts,
+        ), f.log_uniform(samples, n)
 
     scale = hidden**-0.5
     matrices = (

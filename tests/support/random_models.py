@@ -147,7 +147,13 @@ def _tree(rng, n_inner, is_binary):
     return amp.Tree(
         parents,
         np.array(side, np.int32)[order],
-        {"word": rng.integers(0, WORDS, len(parent)).astype(np.int32)},
+        {
+            "word": rng.integers(
+                0,
+                WORDS,
+                len(parent),
+            ).astype(np.int32)
+        },
     )
 
 
@@ -430,7 +436,11 @@ OPERATIONS = {
     "pair": _items,
     "let": _let,
     "zeros": lambda p, env: jnp.zeros(D, jnp.result_type(float)),
-    "constant": lambda p, env, x: jnp.full(D, x, jnp.result_type(float)),
+    "constant": lambda p, env, x: jnp.full(
+        D,
+        x,
+        jnp.result_type(float),
+    ),
     "param": lambda p, env, key: p[key]["b"],
     "embed": lambda p, env, i: p["embed"]["e"][evaluate(i, p, env) % WORDS],
     "dense": _dense,

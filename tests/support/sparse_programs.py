@@ -232,14 +232,30 @@ def _(p, ids):
 
 @sparse("vmap over ids")
 def _(p, ids):
-    return jnp.mean(jax.vmap(lambda j: end(p, p["T"][j]))(ids))
+    return jnp.mean(
+        jax.vmap(
+            lambda j: end(
+                p,
+                p["T"][j],
+            )
+        )(ids)
+    )
 
 
 @sparse("vmap twice")
 def _(p, ids):
     return end(
         p,
-        jax.vmap(jax.vmap(lambda j: jax.lax.dynamic_index_in_dim(p["T"], j, 0, False)))(ids),
+        jax.vmap(
+            jax.vmap(
+                lambda j: jax.lax.dynamic_index_in_dim(
+                    p["T"],
+                    j,
+                    0,
+                    False,
+                )
+            )
+        )(ids),
     )
 
 
@@ -918,7 +934,10 @@ def _(p, ids):
             fill_value=0.5,
         )
     )
-    return end(p, rows) + end(p, p["T"].at[ids % 4, ids + 50].get(mode="clip"))
+    return end(p, rows) + end(
+        p,
+        p["T"].at[ids % 4, ids + 50].get(mode="clip"),
+    )
 
 
 @sparse("a stack under vmap", STACK)
@@ -1058,7 +1077,13 @@ def _(p, ids):
             0,
             -1,
         ),
-    ) + jnp.nansum(jnp.take(p["T"], ids + 50, axis=1))
+    ) + jnp.nansum(
+        jnp.take(
+            p["T"],
+            ids + 50,
+            axis=1,
+        )
+    )
 
 
 @sparse("one column, and some entries of all", COLUMNS)
@@ -1213,7 +1238,10 @@ def _(p, ids):
         p["T"],
         ids,
     )
-    return end(p, p["T"].at[:, 0].set(p["W"][:F])[jnp.arange(F), ids]) + end(p, by_vmap)
+    return end(
+        p,
+        p["T"].at[:, 0].set(p["W"][:F])[jnp.arange(F), ids],
+    ) + end(p, by_vmap)
 
 
 @sparse("a padding row of columns", COLUMNS)

@@ -15,7 +15,9 @@ from ampjax.cluster.hosts.resources import Machine, Resources
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers can't import what tests share
 TX = optax.chain(optax.clip_by_global_norm(0.2), optax.adam(0.1))
-TWO = {"machines": [{"host": name, "address": "localhost", "devices": [0]} for name in "ab"]}
+TWO = {
+    "machines": [{"host": name, "address": "localhost", "devices": [0]} for name in "ab"],
+}
 
 
 def loss(params, batch):

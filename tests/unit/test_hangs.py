@@ -66,7 +66,12 @@ def test_a_group_that_waits_for_messages_of_another_group():
         )
     text = hang(
         g,
-        [{"rows": np.ones(1, np.float32), "label": np.float32(0)}],
+        [
+            {
+                "rows": np.ones(1, np.float32),
+                "label": np.float32(0),
+            }
+        ],
     )
     assert (
         "port sum of `loss` is fed by NPT `sum`: nothing of instance 0 from it waits anywhere"

@@ -196,7 +196,10 @@ def test_folders_that_import_their_own_parents_do_not_become_more(imports: dict[
     """A folder and a parent that import each other are parts of one floor, in two folders."""
     arrows: dict[str, set[str]] = {}
     for name, others in imports.items():
-        arrows.setdefault(folder(name), set()).update(folder(other) for other in others)
+        arrows.setdefault(
+            folder(name),
+            set(),
+        ).update(folder(other) for other in others)
     mutual = set()
     for name, others in arrows.items():
         parent = name.rpartition(".")[0]
@@ -208,7 +211,10 @@ def test_folders_that_import_their_own_parents_do_not_become_more(imports: dict[
 def test_no_folders_of_a_package_import_each_other_in_a_circle(imports: dict[str, set[str]]):
     arrows: dict[str, set[str]] = {}
     for name, others in imports.items():
-        arrows.setdefault(folder(name), set()).update(folder(other) for other in others)
+        arrows.setdefault(
+            folder(name),
+            set(),
+        ).update(folder(other) for other in others)
     for name in rooms():
         inner = {}
         for a, bs in arrows.items():

@@ -433,7 +433,14 @@ MISTAKES = {
     ),
     # What messages do
     "two messages of one state": (
-        lambda: fit([{"x": ag.messages(np.zeros(2, np.float32)), "label": np.float32(0)}]),
+        lambda: fit(
+            [
+                {
+                    "x": ag.messages(np.zeros(2, np.float32)),
+                    "label": np.float32(0),
+                }
+            ]
+        ),
         MessageError,
         "node `f0+loss`, port x: expected one message per key, got a second one with State(instance=0). "
         "Make states unique with an isu, or join on more fields.",
@@ -514,7 +521,12 @@ MISTAKES = {
     ),
     "a molecule without its topology": (
         lambda: fit(
-            [{"atoms": np.zeros((2, 2), np.float32), "label": np.float32(0)}],
+            [
+                {
+                    "atoms": np.zeros((2, 2), np.float32),
+                    "label": np.float32(0),
+                }
+            ],
             graphs.molecule(),
         ),
         MessageError,

@@ -67,7 +67,11 @@ def two_outputs(grower: Grower, wire: OpenWire) -> None:
       wire: The wire to build on.
     """
     if grower.chance.happens(0.5):
-        outputs = amp.npt(grower.name("twins"), twins, outputs=2)(wire.wire)
+        outputs = amp.npt(
+            grower.name("twins"),
+            twins,
+            outputs=2,
+        )(wire.wire)
     else:
         cell = grower.ppt(
             grower.name("cell"),
@@ -161,7 +165,14 @@ def diamond(grower: Grower, wire: OpenWire) -> None:
     ends = []
     for branch in branches:
         ends.append(grower.body(branch).wire if grower.chance.happens(0.8) else branch.wire)
-    grower.wires.append(wire.like(amp.phi(grower.name("phi"), *ends)))
+    grower.wires.append(
+        wire.like(
+            amp.phi(
+                grower.name("phi"),
+                *ends,
+            )
+        )
+    )
 
 
 def dead_branch(grower: Grower, wire: OpenWire) -> None:

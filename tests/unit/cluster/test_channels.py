@@ -116,7 +116,13 @@ def test_messages_come_in_order_both_ways_at_once(pair):
         threads = []
         for f in (take, give):
             for e in (a, b):
-                threads.append(threading.Thread(target=f, args=(e,), daemon=True))
+                threads.append(
+                    threading.Thread(
+                        target=f,
+                        args=(e,),
+                        daemon=True,
+                    )
+                )
         [t.start() for t in threads]
         [t.join(30) for t in threads]
         assert right == 100 * [True]
@@ -271,7 +277,13 @@ def exchanged(a, b):
     threads = []
     for f in (take, give):
         for end in (a, b):
-            threads.append(threading.Thread(target=f, args=(end,), daemon=True))
+            threads.append(
+                threading.Thread(
+                    target=f,
+                    args=(end,),
+                    daemon=True,
+                )
+            )
     [t.start() for t in threads]
     [t.join(60) for t in threads]
     return right

@@ -86,7 +86,10 @@ def test_who_talks_past_the_network(monkeypatch):
     assert started(3, monkeypatch) == (all_of_3, 3)
     assert started(3, monkeypatch, is_direct=False) == (3 * [set()], 0)
     assert started(9, monkeypatch) == (9 * [{"driver"}], 9)
-    assert started(70, monkeypatch) == (64 * [{"driver"}] + 6 * [set()], 64)
+    assert started(70, monkeypatch) == (
+        64 * [{"driver"}] + 6 * [set()],
+        64,
+    )
     assert open_files() == before
 
 

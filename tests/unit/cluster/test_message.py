@@ -99,7 +99,17 @@ def test_garbage_is_refused(frames):
 
 
 def header(*described: bytes, n_arrays: int = 1) -> bytes:
-    return struct.pack("<4sBxHHIIQQ", b"AMPW", 1, n_arrays, 0, 0, 0, 0, 1) + b"".join(described)
+    return struct.pack(
+        "<4sBxHHIIQQ",
+        b"AMPW",
+        1,
+        n_arrays,
+        0,
+        0,
+        0,
+        0,
+        1,
+    ) + b"".join(described)
 
 
 def described(name: bytes, *shape: int) -> bytes:
@@ -116,7 +126,18 @@ def described(name: bytes, *shape: int) -> bytes:
             [header(described(b"object", 1)), bytes(8)],
             "expected an array of numbers, got dtype 'object'",
         ),
-        ([header(described(b"float32", *33 * [1])), bytes(4)], "with 33 dimensions"),
+        (
+            [
+                header(
+                    described(
+                        b"float32",
+                        *33 * [1],
+                    )
+                ),
+                bytes(4),
+            ],
+            "with 33 dimensions",
+        ),
         (
             [header(described(b"float32", 2**63, 2**63)), bytes(4)],
             "expected an array that fits into memory",

@@ -256,4 +256,10 @@ def test_a_host_that_cannot_start_is_told_with_what_it_has_written():
     options = HostOptions(environment={"JAX_PLATFORMS": "no_such_platform"}, devices=1)
     with pytest.raises(HostError) as e:
         spawn(1, echo, options, LocalLauncher(lambda line: None))
-    assert "no_such_platform" in str(e.value) + "".join(getattr(e.value, "__notes__", []))
+    assert "no_such_platform" in str(e.value) + "".join(
+        getattr(
+            e.value,
+            "__notes__",
+            [],
+        )
+    )

@@ -222,7 +222,11 @@ def test_short_floats_from_a_file(tmp_path):
             optax.sgd(0.1),
         )
     with pytest.raises(DataError, match=r"batch, leaf `ids`: .*bfloat16"):
-        px.get_runner(hashed, PARAMS, optax.sgd(0.1)).run({"ids": read})
+        px.get_runner(
+            hashed,
+            PARAMS,
+            optax.sgd(0.1),
+        ).run({"ids": read})
     px.get_runner(
         hashed,
         PARAMS | {"t": read.view(ml_dtypes.bfloat16)},

@@ -401,7 +401,12 @@ def test_equal_graphs_share_their_kernels():
     def distance(x, y):
         return jnp.square(x - y).sum()
 
-    data = [{"x": jnp.ones(3), "label": jnp.ones(3)}]
+    data = [
+        {
+            "x": jnp.ones(3),
+            "label": jnp.ones(3),
+        }
+    ]
     engine(build()).virtual(data)
     e = engine(build())
     before = compilations()

@@ -487,9 +487,21 @@ def test_the_loss_is_a_mean_over_instances_and_metrics_are_pooled_over_losses():
 
 def test_training_and_inference_metrics_are_kept_apart():
     e = engine(graphs.chain(1))
-    e.virtual([{"x": np.float32(0), "label": np.float32(1)}])
     e.virtual(
-        [{"x": np.float32(0), "label": np.float32(3)}],
+        [
+            {
+                "x": np.float32(0),
+                "label": np.float32(1),
+            }
+        ]
+    )
+    e.virtual(
+        [
+            {
+                "x": np.float32(0),
+                "label": np.float32(3),
+            }
+        ],
         train=False,
     )
     assert (e.metrics(False), e.metrics(True)) == ({"loss": 9.0}, {"loss": 1.0})

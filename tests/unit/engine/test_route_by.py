@@ -119,7 +119,13 @@ def test_choices_straight_from_a_pump_are_read_on_the_host():
             way,
             "way",
         )
-        for i, wire in enumerate(ag.cond(routed, lambda s: s.way, 2)):
+        for i, wire in enumerate(
+            ag.cond(
+                routed,
+                lambda s: s.way,
+                2,
+            )
+        ):
             ag.sink(f"way{i}", wire)
     e = engine(g)
     e.wall(
@@ -136,7 +142,12 @@ def test_without_numerics_the_assumption_decides():
     data = [{"x": x} for x in NUMBERS]
     guessed = amp.simulate(sorting(), data, train=False).stats.stages
     assert [guessed[f"low{i}"].infer + guessed[f"high{i}"].infer for i in range(3)] == [3, 2, 2]
-    computed = amp.simulate(sorting(), data, train=False, numerics=True).stats.stages
+    computed = amp.simulate(
+        sorting(),
+        data,
+        train=False,
+        numerics=True,
+    ).stats.stages
     assert {name: computed[name].infer for name in WANTED} == {
         name: len(xs) for name, xs in WANTED.items()
     }

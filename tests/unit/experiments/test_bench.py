@@ -529,7 +529,10 @@ def test_workers_are_compared_at_the_same_settings(monkeypatch: pytest.MonkeyPat
     options = workers.WorkersBench(n_train=200, max_active_keys=2)
     assert workers.main(options) == results
     two, one = asked
-    assert (len(two.cores), len(one.cores)) == (2, 1)
+    assert (
+        len(two.cores),
+        len(one.cores),
+    ) == (2, 1)
     assert two.environment["NPROC"] == "1"
     assert (
         two.arguments["workers"],

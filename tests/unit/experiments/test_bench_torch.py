@@ -310,5 +310,9 @@ def test_a_program_steps_and_follows_its_schedule() -> None:
         [cosine(sgd, 2)],
     )
     program = Torch(parts)
-    assert (program.train(), program.updates(), program.infer()) == (2, 2, 1)
+    assert (
+        program.train(),
+        program.updates(),
+        program.infer(),
+    ) == (2, 2, 1)
     assert program.evaluate() == pytest.approx(4 * 0.5 * 0.75)  # a rate of 0.25, then of 0.125

@@ -68,7 +68,12 @@ def test_medians_over_seeds(tmp_path: Path) -> None:
 
 def test_another_target(tmp_path: Path) -> None:
     write(tmp_path / "runs", [0.5, 0.91])
-    (row,) = report.main(ReportOptions(files=(tmp_path / "runs",), target=0.5))
+    (row,) = report.main(
+        ReportOptions(
+            files=(tmp_path / "runs",),
+            target=0.5,
+        )
+    )
     assert row.epochs == [1]
 
 

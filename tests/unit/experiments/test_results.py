@@ -215,7 +215,13 @@ def test_figures_of_different_settings_are_not_mixed(
 def test_some_commands_are_measured_again_at_a_later_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sections = section(command("a", "good")), section(command("b", "good"), name="two")
+    sections = (
+        section(command("a", "good")),
+        section(
+            command("b", "good"),
+            name="two",
+        ),
+    )
     measure(tmp_path, *sections)
     later = replace(SETTING, commit="fedc9876")
     monkeypatch.setattr(driver, "setting_of", lambda date: later)

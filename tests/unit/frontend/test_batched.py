@@ -392,7 +392,12 @@ def test_an_element_at_a_computed_place_is_taken():
         batched(PARAMS, EXAMPLES),
         jnp.stack([jnp.asarray(want(PARAMS, each)) for each in EXAMPLES]),
     )
-    grads = jax.grad(lambda p: batched(p, batched.pack(EXAMPLES)).sum())(PARAMS)
+    grads = jax.grad(
+        lambda p: batched(
+            p,
+            batched.pack(EXAMPLES),
+        ).sum()
+    )(PARAMS)
     compare(
         grads,
         jax.grad(lambda p: sum(want(p, each) for each in EXAMPLES))(PARAMS),
@@ -438,7 +443,12 @@ def test_whole_sequences_are_turned_around_and_summed_up():
         jnp.stack([model(PARAMS, each) for each in EXAMPLES]),
         1e-4,
     )
-    grads = jax.grad(lambda p: batched(p, batched.pack(EXAMPLES)).sum())(PARAMS)
+    grads = jax.grad(
+        lambda p: batched(
+            p,
+            batched.pack(EXAMPLES),
+        ).sum()
+    )(PARAMS)
     compare(
         grads,
         jax.grad(lambda p: sum(model_of_arrays(p, each) for each in EXAMPLES))(PARAMS),
@@ -629,7 +639,15 @@ def test_random_numbers_come_from_the_examples_key_or_the_batchs():
         examples.append({**each, "key": jax.random.key(i)})
 
     def own(p, s):
-        return jax.random.normal(jax.random.fold_in(s["key"], s["k"])) * p["w"][0, 0]
+        return (
+            jax.random.normal(
+                jax.random.fold_in(
+                    s["key"],
+                    s["k"],
+                )
+            )
+            * p["w"][0, 0]
+        )
 
     compare(
         amp.vmap(own, spec)(PARAMS, examples),
@@ -734,7 +752,13 @@ def structured(seed, n_inner, n_nodes, n_steps):
         "tree": amp.Tree(
             np.array(parent, np.int32),
             np.array(side, np.int32),
-            {"word": rng.integers(0, 7, len(parent)).astype(np.int32)},
+            {
+                "word": rng.integers(
+                    0,
+                    7,
+                    len(parent),
+                ).astype(np.int32)
+            },
         ),
         "nodes": rng.normal(size=(n_nodes, 2)).astype(np.float32),
         "edges": amp.Edges(

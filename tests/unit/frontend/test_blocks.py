@@ -129,7 +129,16 @@ def causal(p, s):
             )
         )
 
-    return jnp.sum(amp.sum(amp.map(each, h, s["at"])) ** 3)
+    return jnp.sum(
+        amp.sum(
+            amp.map(
+                each,
+                h,
+                s["at"],
+            )
+        )
+        ** 3
+    )
 
 
 def distances(p, s):

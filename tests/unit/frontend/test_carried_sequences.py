@@ -271,7 +271,16 @@ def memory(p, s):
     def body(carry, x):
         cells, at = carry
         h = jnp.tanh(
-            x @ p["w"] + amp.take(cells, jnp.argmax(amp.map(lambda c: c[0], cells))),
+            x @ p["w"]
+            + amp.take(
+                cells,
+                jnp.argmax(
+                    amp.map(
+                        lambda c: c[0],
+                        cells,
+                    )
+                ),
+            ),
         )
         numbers = jnp.arange(cells.shape[0])
         cells = amp.map(
@@ -621,7 +630,15 @@ def test_elements_of_a_turn_beside_a_carry_of_the_same_sequence():
     def model(p, s):
         def turn(xs, own):
             return amp.map(
-                lambda x: jnp.tanh(x * p["b"][0] + amp.sum(amp.map(lambda v: v * x, own))),
+                lambda x: jnp.tanh(
+                    x * p["b"][0]
+                    + amp.sum(
+                        amp.map(
+                            lambda v: v * x,
+                            own,
+                        )
+                    )
+                ),
                 xs,
             ), 0.0
 

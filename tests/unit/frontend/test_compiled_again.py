@@ -134,7 +134,13 @@ def test_what_is_fed_in_other_ways_is_another_body() -> None:
 @pytest.mark.slow
 def test_a_model_compiled_again_compiles_no_kernel() -> None:
     tx = optax.sgd(0.1)
-    data = [{"words": np.array([1, 2]), "x": np.ones((2, 3), np.float32), "y": np.float32(1)}] * 2
+    data = [
+        {
+            "words": np.array([1, 2]),
+            "x": np.ones((2, 3), np.float32),
+            "y": np.float32(1),
+        }
+    ] * 2
 
     def trained() -> tuple[Any, int]:
         compiled = amp.compile(model(), parameters(), SPEC)

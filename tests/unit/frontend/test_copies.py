@@ -57,7 +57,13 @@ def model(replicas):
         def score(t, v):
             return jnp.sum((h + amp.cond(t > 1, lambda: jnp.ones(3), lambda: v)) ** 2)
 
-        found = amp.sum(amp.map(score, s["tokens"], x)) + jnp.sum(amp.sum(heard) ** 2)
+        found = amp.sum(
+            amp.map(
+                score,
+                s["tokens"],
+                x,
+            )
+        ) + jnp.sum(amp.sum(heard) ** 2)
         return found, {"mean": jnp.mean(h)}
 
     return network

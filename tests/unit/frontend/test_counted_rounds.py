@@ -123,7 +123,12 @@ def test_a_layer_is_read_once_for_all_rows():
     p = params_of(0)
     examples = []
     for i in range(7):
-        examples.append({"x": np.ones(WIDTH, np.float32), "limit": np.float32(i)})
+        examples.append(
+            {
+                "x": np.ones(WIDTH, np.float32),
+                "limit": np.float32(i),
+            }
+        )
     batched = amp.vmap(
         early_exit(0, 1),
         SPEC,
@@ -441,7 +446,12 @@ def test_what_rounds_tell_is_told():
     depths = [0, 3, 1]
     examples = []
     for d in depths:
-        examples.append({"x": np.ones(WIDTH, np.float32), "depth": np.int32(d)})
+        examples.append(
+            {
+                "x": np.ones(WIDTH, np.float32),
+                "depth": np.int32(d),
+            }
+        )
     spec = {"x": f"float32[{WIDTH}]", "depth": "int32[]"}
     each = p["bias"].sum(1)
     told = np.concatenate([each[:d] for d in depths])

@@ -268,7 +268,11 @@ def test_no_product_joins_what_is_late_to_what_is_not(parts, on_the_right, seed)
     with jax.enable_x64(True):
         jaxpr = jax.make_jaxpr(product)(matrix, *values).jaxpr
         late = []
-        for v, (_, is_late) in zip(jaxpr.invars[1:], parts, strict=True):
+        for v, (_, is_late) in zip(
+            jaxpr.invars[1:],
+            parts,
+            strict=True,
+        ):
             if is_late:
                 late.append(v)
         split = with_split_products(jaxpr, late)

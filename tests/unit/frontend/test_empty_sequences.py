@@ -502,7 +502,15 @@ def test_functions_of_all_kinds_know_their_own_specs(models):
 
 def test_an_empty_list_is_one_of_numbers_where_no_spec_is_known():
     def model(p, e):
-        return jnp.sum(amp.sum(amp.map(lambda x: x * p, e)) + jnp.ones(3))
+        return jnp.sum(
+            amp.sum(
+                amp.map(
+                    lambda x: x * p,
+                    e,
+                )
+            )
+            + jnp.ones(3)
+        )
 
     assert model(2.0, []) == 3
 
@@ -632,7 +640,17 @@ def test_a_message_belongs_to_its_instance_where_the_first_has_none():
     ["int64", "int32", "uint8", "uint64", "bool", "float64"],
 )
 def test_the_largest_of_numbers_as_numpy_makes_them(dtype):
-    assert int(amp.max(np.array([1, 0, 1], dtype))) == 1
+    assert (
+        int(
+            amp.max(
+                np.array(
+                    [1, 0, 1],
+                    dtype,
+                )
+            )
+        )
+        == 1
+    )
     assert amp.max(np.zeros(0, dtype)) == least(jnp.asarray(np.zeros(0, dtype)).dtype)
 
 
@@ -658,7 +676,10 @@ def python_truth(p, s):
 
 
 def maximum_with_numpys_one(p, s):
-    return total(p, s) / max(s["x"].shape[0], np.int64(1))
+    return total(p, s) / max(
+        s["x"].shape[0],
+        np.int64(1),
+    )
 
 
 def numpy_maximum(p, s):

@@ -15,7 +15,9 @@ from ampjax.frontend.instance_spec import parse
 
 SPEC = {"x": "float32[n]", "chars": "int32[n,c]", "number": "int32[]"}
 RNG = np.random.default_rng(0)
-PARAMS = {"w": RNG.normal(size=3).astype(np.float32)}
+PARAMS = {
+    "w": RNG.normal(size=3).astype(np.float32),
+}
 
 
 def example(number, n):

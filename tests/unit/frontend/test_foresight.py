@@ -9,7 +9,9 @@ from support.model_laws import Compiled64
 import ampjax as amp
 
 SPEC = {"order": "int32[t]", "also": "int32[t]", "x": "float64[2]"}
-PARAMS = {"turn": {"w": np.array([[0.6, -0.8], [0.8, 0.6]])}}
+PARAMS = {
+    "turn": {"w": np.array([[0.6, -0.8], [0.8, 0.6]])},
+}
 
 
 def model_of(n_choices: int, reverse: bool, twice: bool = True):

@@ -320,7 +320,12 @@ def a_carry_of_children_that_forgets_the_one_before(p, s):
         branch,
         s["tree"],
     )
-    return jnp.sum(root * p["b"]) + amp.sum(amp.map(lambda value: value[0], values))
+    return jnp.sum(root * p["b"]) + amp.sum(
+        amp.map(
+            lambda value: value[0],
+            values,
+        )
+    )
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,12 @@ def test_numbers_outside_are_errors_of_the_data(model, bad, expected, got):
         lambda p, s: jnp.sum(p["embed"][jnp.clip(s["y"], 0, 4)]),
         lambda p, s: jnp.sum(p["embed"].at[s["y"]].get(mode="fill", fill_value=0)),
         lambda p, s: jnp.sum(p["embed"].at[s["v"]].get(mode="clip")),
-        lambda p, s: jnp.sum(amp.look_up(p["embed"], s["y"])),
+        lambda p, s: jnp.sum(
+            amp.look_up(
+                p["embed"],
+                s["y"],
+            )
+        ),
         lambda p, s: jnp.sum(p["embed"][jnp.where(s["y"] < 5, s["y"], 0)]),
         lambda p, s: jax.nn.one_hot(jnp.minimum(s["y"], 3) - 9, 4) @ p["out"]["w"][0],
         by_a_branch_of_its_own,

@@ -99,7 +99,12 @@ def test_verify_compares_a_table_too():
             "ids that depend on the example, got the same for all",
         ),
         (
-            lambda p, s: amp.sum(amp.look_up(p["embed"], s["words"])).sum(),
+            lambda p, s: amp.sum(
+                amp.look_up(
+                    p["embed"],
+                    s["words"],
+                )
+            ).sum(),
             "ids of one element, got a sequence of them",
         ),
         (

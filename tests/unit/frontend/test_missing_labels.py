@@ -12,7 +12,7 @@ PARAMS = {
     "embed": np.linspace(-1, 1, 12, dtype=np.float32).reshape(
         4,
         3,
-    )
+    ),
 }
 SPEC = {"words": "int32[t]", "tags": "int32[t]", "next": "int32[u]", "label": "int32[]"}
 BARE = [
@@ -32,7 +32,13 @@ def tagger(p, s):
     total = amp.sum(logits)
     amp.output("total", total)
     amp.metric("right", total.argmax() == s["label"])
-    return XENT(total, s["label"]) + amp.sum(amp.map(XENT, logits, s["tags"]))
+    return XENT(total, s["label"]) + amp.sum(
+        amp.map(
+            XENT,
+            logits,
+            s["tags"],
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +218,15 @@ def beside_each_label(p, s):
     h, total = told(p, s)
 
     def near(y):
-        return jnp.sum(amp.sum(amp.map(lambda x: x * y, h)) * total)
+        return jnp.sum(
+            amp.sum(
+                amp.map(
+                    lambda x: x * y,
+                    h,
+                )
+            )
+            * total
+        )
 
     return amp.sum(amp.map(near, s["next"]))
 
@@ -248,9 +262,13 @@ def where_a_label_chooses(p, s):
             lambda: jnp.sum(x * total),
         )
 
-    return amp.sum(amp.map(one, h, s["tags"])) + amp.cond(
-        s["label"] > 1, lambda: total[0], lambda: total[1]
-    )
+    return amp.sum(
+        amp.map(
+            one,
+            h,
+            s["tags"],
+        )
+    ) + amp.cond(s["label"] > 1, lambda: total[0], lambda: total[1])
 
 
 def read_by_a_label(p, s):
@@ -272,7 +290,16 @@ def in_a_recursion_over_labels(p, s):
     def each(recur, x, j):
         return jnp.tanh(x + recur(j - 1) * total)
 
-    return jnp.sum(amp.sum(amp.recurse(each, total, h, s["tags"])))
+    return jnp.sum(
+        amp.sum(
+            amp.recurse(
+                each,
+                total,
+                h,
+                s["tags"],
+            )
+        )
+    )
 
 
 def over_a_tree_of_labels(p, s):

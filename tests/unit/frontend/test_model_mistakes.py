@@ -1241,7 +1241,12 @@ def test_no_list_of_instances(compiled, instances):
 
 
 def first_word(p, s):
-    return loss(amp.take(embedded(p, s), 0)) + loss(p["e"][amp.take(s["w"], -1)])  # <-
+    return loss(
+        amp.take(
+            embedded(p, s),
+            0,
+        )
+    ) + loss(p["e"][amp.take(s["w"], -1)])  # <-
 
 
 def first_word_or_none(p, s):

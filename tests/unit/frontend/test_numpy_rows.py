@@ -10,7 +10,11 @@ from ampjax.frontend.deduction.numpy_rows import rows_in_numpy
 RNG = np.random.default_rng(0)
 ROWS = {
     "n": RNG.integers(-5, 6, 50).astype(np.int32),
-    "v": RNG.integers(-5, 6, (50, 4)).astype(np.int32),
+    "v": RNG.integers(
+        -5,
+        6,
+        (50, 4),
+    ).astype(np.int32),
     "x": RNG.normal(size=(50, 4)).astype(np.float32),
     "flags": RNG.random((50, 4)) < 0.5,
 }

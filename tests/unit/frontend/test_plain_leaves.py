@@ -57,7 +57,13 @@ def test_both_ways_read_the_same(seed, form):
         lengths = rng.integers(0, 4, rng.integers(0, 4))
         words = []
         for n in lengths:
-            words.append(in_form(rng, rng.integers(0, 9, n).tolist(), form))
+            words.append(
+                in_form(
+                    rng,
+                    rng.integers(0, 9, n).tolist(),
+                    form,
+                )
+            )
         nested = amp.Ragged.of(words, np.int32) if seed % 2 and words else words
         one = {
             "words": in_form(

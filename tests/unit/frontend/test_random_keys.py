@@ -184,7 +184,10 @@ def in_trees(key, p, e):
 def in_recursions(key, p, e):
     def each(recur, x, ps):
         h, key = recur(amp.length(ps) - 1)
-        return dense(p, h + x + normal(key)), jax.random.split(key)[1]
+        return dense(
+            p,
+            h + x + normal(key),
+        ), jax.random.split(key)[1]
 
     return amp.sum(amp.recurse(each, (p["b"] * 1, key), e["x"], e["ps"])[0])
 

@@ -51,7 +51,13 @@ def ragged(rng, sizes, high):
     """For each of some rows, numbers below `high`; none where there is nothing to choose from."""
     result = []
     for n, most in zip(sizes, high, strict=True):
-        result.append(rng.integers(0, most, n if most else 0).astype(np.int32))
+        result.append(
+            rng.integers(
+                0,
+                most,
+                n if most else 0,
+            ).astype(np.int32)
+        )
     return result
 
 
@@ -238,7 +244,13 @@ def where_the_instance_chooses(p, s):
         return amp.cond(
             j % 2 == 0,
             lambda: amp.take(h, j),
-            lambda: -amp.take(h, j - 1 + 2 * (j == 0)) * amp.take(h, j),
+            lambda: (
+                -amp.take(
+                    h,
+                    j - 1 + 2 * (j == 0),
+                )
+                * amp.take(h, j)
+            ),
         )
 
     return amp.sum(

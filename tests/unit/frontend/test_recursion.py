@@ -297,7 +297,16 @@ def asked_by_a_scan_over_its_pairs(p, s):
     def each(recur, x, i, pairs):
         def step(h, j):
             return (
-                jnp.tanh(h @ p["cell"]["left"] + recur(jnp.where(j < i, j, -1))),
+                jnp.tanh(
+                    h @ p["cell"]["left"]
+                    + recur(
+                        jnp.where(
+                            j < i,
+                            j,
+                            -1,
+                        )
+                    )
+                ),
                 None,
             )
 
@@ -494,7 +503,11 @@ def test_long_chains_do_not_need_pythons_stack():
 
 
 def test_no_elements():
-    assert amp.recurse(lambda recur, a: recur(a), jnp.zeros(2), np.zeros(0, np.int32)).shape == (
+    assert amp.recurse(
+        lambda recur, a: recur(a),
+        jnp.zeros(2),
+        np.zeros(0, np.int32),
+    ).shape == (
         0,
         2,
     )
@@ -504,7 +517,16 @@ def test_no_elements():
 
 
 def model(each, init=0.0):
-    return lambda p, s: amp.sum(amp.recurse(each, init, s["a"])) * p["w"]
+    return lambda p, s: (
+        amp.sum(
+            amp.recurse(
+                each,
+                init,
+                s["a"],
+            )
+        )
+        * p["w"]
+    )
 
 
 LEAKED = []
@@ -515,7 +537,16 @@ def leaks(p, s):
         LEAKED[:] = [recur]
         return recur(a)
 
-    return amp.sum(amp.recurse(each, 0.0, s["a"])) + LEAKED[0](s["a0"]) * p["w"]
+    return (
+        amp.sum(
+            amp.recurse(
+                each,
+                0.0,
+                s["a"],
+            )
+        )
+        + LEAKED[0](s["a0"]) * p["w"]
+    )
 
 
 def after_a_read(p, s):

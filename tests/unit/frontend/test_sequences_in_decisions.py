@@ -556,7 +556,10 @@ def test_a_large_value_is_read_where_the_instance_decides_for_each_element():
 
     params = {"s": jnp.float32(2)}
     examples = [
-        {"large": np.ones(20), "words": [1, 2, 3]},
+        {
+            "large": np.ones(20),
+            "words": [1, 2, 3],
+        },
         {"large": np.ones(20), "words": []},
     ]
     compiled = amp.compile(model, params, {"large": "float32[20]", "words": "int32[t]"})

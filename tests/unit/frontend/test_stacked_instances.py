@@ -224,7 +224,11 @@ def test_data_sets_give_their_own_instances():
 )
 def test_numpy_does_as_jax_does(function):
     rng = np.random.default_rng(0)
-    a, b = rng.integers(-5, 6, (2, 50)).astype(np.int32)
+    a, b = rng.integers(
+        -5,
+        6,
+        (2, 50),
+    ).astype(np.int32)
     jaxpr = jax.make_jaxpr(function)(a[0], b[0])
     known = dict(
         zip(

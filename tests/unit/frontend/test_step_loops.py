@@ -436,7 +436,12 @@ def test_nothing_comes_of_rows_that_no_step_computes():
 
     examples = []
     for each in EXAMPLES:
-        examples.append({**each, "x": np.abs(each["x"]) + 0.5})
+        examples.append(
+            {
+                **each,
+                "x": np.abs(each["x"]) + 0.5,
+            }
+        )
     params = {**PARAMS, "b": np.abs(PARAMS["b"]) + 0.5}
     batched = batched_as("steps", quotients)
     batch = batched.pack(examples, size=9)
@@ -587,7 +592,12 @@ def test_other_dtypes(dtype, tolerance):
         spec = {**SPEC, "x": f"{dtype}[n,3]"}
         examples = []
         for each in EXAMPLES:
-            examples.append({**each, "x": jnp.asarray(each["x"], dtype)})
+            examples.append(
+                {
+                    **each,
+                    "x": jnp.asarray(each["x"], dtype),
+                }
+            )
 
         def states(p, s):
             start = (

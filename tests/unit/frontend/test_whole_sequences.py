@@ -672,7 +672,12 @@ def test_axes_before_the_elements_stay_before_them():
         scaled = jax.nn.relu(jnp.moveaxis(heads, -1, 0))  # [2, 2, t]
         flat = scaled.reshape(4, -1) * jnp.arange(s["x"].shape[0])
         first = heads[0] + heads[-1]
-        first = first + jnp.sum(amp.map(jnp.sum, s["x"].T))
+        first = first + jnp.sum(
+            amp.map(
+                jnp.sum,
+                s["x"].T,
+            )
+        )
         return jnp.sum(jnp.tanh(flat)) + jnp.sum(flat.T @ jnp.ones((4, 2)) * first) + flat.sum(1)[2]
 
     agrees(model)

@@ -165,7 +165,13 @@ LINES = {
     ),
     "sinks": (
         graphs.with_sinks(),
-        [{"x": np.ones(2, np.float32), "label": np.float32(0)}] * 9,
+        [
+            {
+                "x": np.ones(2, np.float32),
+                "label": np.float32(0),
+            }
+        ]
+        * 9,
         {"interval": 3},
     ),
     "budgets": (

@@ -279,7 +279,10 @@ def test_rows_that_cannot_be_computed_are_told_with_their_launch():
     both.first.send_later(3, 1, launch(7), Failing())
     with pytest.raises(RowsFailed) as found:
         both.first.send_computed()
-    assert (found.value.batch, found.value.launch.number) == (3, 7)
+    assert (
+        found.value.batch,
+        found.value.launch.number,
+    ) == (3, 7)
     assert isinstance(found.value.__cause__, ZeroDivisionError)
 
 

@@ -14,7 +14,13 @@ def test_from_kinds_sends_each_row_out_and_back(kinds):
     topology = Topology.from_kinds(kinds, 4)
     rows = np.arange(len(kinds))
     back = np.full(len(kinds), -1)
-    for kind, (gather, scatter) in enumerate(zip(topology.gather, topology.scatter, strict=True)):
+    for kind, (gather, scatter) in enumerate(
+        zip(
+            topology.gather,
+            topology.scatter,
+            strict=True,
+        )
+    ):
         assert all(kinds[i] == kind for i in gather)
         back[scatter] = rows[gather]
     assert np.array_equal(back, rows) and topology.n_rows == len(kinds)

@@ -59,7 +59,7 @@ def loop(x):
         (lambda x: ag.flatmap(x, lambda s: s.a, lambda s, i: s.replace(b=i),), "a"),
         (lambda x: split(ag.flatmap(x, lambda s: 2, lambda s, i: s.replace(b=s.c + i)), lambda s: s.b > 0), "c"),
         (lambda x: ag.reduce("sum", lambda r, ids, n: jnp.zeros(n).at[ids].add(r), ag.group(x, by=("a",), size=lambda s: s.b, order=lambda s: s.c)), "abc"),
-        (lambda x: ag.npt("add", jnp.add, join=("a",))(x, ag.pump("z", fields=("a",)),), "a"),
+        (lambda x: ag.npt("add", jnp.add, join=("a",),)(x, ag.pump("z", fields=("a",)),), "a"),
         (lambda x: ag.npt("add", jnp.add, join=lambda s: (s.a, s.instance))(x, ag.pump("z", fields=("a",))), "a"),
         (loop, "ab"),
         # What becomes of a column is not followed here, so it counts as read.

@@ -124,13 +124,21 @@ def test_other_types_are_not() -> None:
     narrow = jax.ShapeDtypeStruct((3,), np.float32)
     wide = jax.ShapeDtypeStruct((4,), np.float32)
     assert of(jnp.sin, narrow) != of(jnp.sin, wide)
-    assert of(jnp.sin, narrow) != of(jnp.sin, jax.ShapeDtypeStruct((3,), np.float16))
+    assert of(jnp.sin, narrow) != of(
+        jnp.sin,
+        jax.ShapeDtypeStruct((3,), np.float16),
+    )
 
 
 def test_functions_that_are_called_back_are_compared_by_identity() -> None:
     seen = lambda x: jax.debug.callback(print, x)
     assert of(seen) == of(seen)
-    assert of(seen) != of(lambda x: jax.debug.callback(lambda y: print(y), x))
+    assert of(seen) != of(
+        lambda x: jax.debug.callback(
+            lambda y: print(y),
+            x,
+        )
+    )
 
 
 def test_keys_are_compared_by_their_bits() -> None:

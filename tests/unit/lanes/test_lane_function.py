@@ -443,7 +443,13 @@ def test_under_jit_vmap_and_shard_map():
         axis_types=(AxisType.Auto,),
     )
     rows = PartitionSpec("i")
-    shared = jax.shard_map(batched, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+    shared = jax.shard_map(
+        batched,
+        mesh=mesh,
+        in_specs=rows,
+        out_specs=rows,
+        check_vma=False,
+    )
     first = jax.tree.map(lambda a: a[:10], expected)
     require_close(
         jax.jit(shared)(XS[:10], NS[:10]),

@@ -163,7 +163,11 @@ def unrolled(program, n=7):
     w = jnp.asarray(W)
     xs = jnp.asarray(XS[:n])
     with jax.disable_jit():
-        return jax.grad(of, (0, 1))(w, xs, NS[:n])
+        return jax.grad(of, (0, 1))(
+            w,
+            xs,
+            NS[:n],
+        )
 
 
 def require_close(found, expected, rtol=1e-9):

@@ -264,7 +264,12 @@ def test_arguments_that_elements_share():
     batched = lanes_of(scaled, in_axes=in_axes)
     elements = []
     for x, n in pairs(11):
-        elements.append(({"x": x, "n": n, "scale": 0.5}, w))
+        elements.append(
+            (
+                {"x": x, "n": n, "scale": 0.5},
+                w,
+            )
+        )
     expected = batched(
         {
             "x": XS[:11].T,

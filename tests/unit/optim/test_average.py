@@ -29,7 +29,10 @@ def test_the_average_of_a_part_follows_it_and_updates_stay() -> None:
             state,
             params,
         )
-        assert (float(updates["a"]), float(updates["b"])) == (-2.0, -0.5)
+        assert (
+            float(updates["a"]),
+            float(updates["b"]),
+        ) == (-2.0, -0.5)
         params = optax.apply_updates(params, updates)
         average = 0.75 * average + 0.25 * float(params["a"])
     found = averaged(params, state)

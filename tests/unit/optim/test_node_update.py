@@ -274,7 +274,9 @@ def test_staleness_must_be_given():
 
 @pytest.mark.parametrize("gradient", ["mean", "sum"])
 def test_an_accumulator_is_emptied_whatever_it_held(gradient):
-    held = {"w": jnp.array([jnp.nan, jnp.inf, -1.0])}
+    held = {
+        "w": jnp.array([jnp.nan, jnp.inf, -1.0]),
+    }
     tx = optax.set_to_zero()
     for count in (0.0, 3.0):
         _, _, empty = jax.jit(make_update(tx, gradient))(

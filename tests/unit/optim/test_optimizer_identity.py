@@ -46,7 +46,13 @@ def test_others(one, other):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (optax.adam(0.1), optax.adam(jnp.float32(0.2), b1=0.8)),
+        (
+            optax.adam(0.1),
+            optax.adam(
+                jnp.float32(0.2),
+                b1=0.8,
+            ),
+        ),
         (
             optax.adamw(0.1, weight_decay=0.01),
             optax.adamw(

@@ -253,7 +253,9 @@ def test_what_is_not_row_wise_is_refused(name):
 
 def test_a_state_that_is_not_by_row_is_named():
     def init(params):
-        return {"square": jnp.zeros((len(params["emb"]),) * 2)}
+        return {
+            "square": jnp.zeros((len(params["emb"]),) * 2),
+        }
 
     tx = optax.GradientTransformation(
         init,

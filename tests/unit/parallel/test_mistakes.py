@@ -172,7 +172,16 @@ BEFORE_THE_FIRST_STEP = {
         "params: expected at least one array, got none",
     ),
     "NaN in parameters": (
-        lambda: make(params=parameters() | {"w": np.full(3, np.nan, np.float32)}),
+        lambda: make(
+            params=parameters()
+            | {
+                "w": np.full(
+                    3,
+                    np.nan,
+                    np.float32,
+                )
+            }
+        ),
         ParameterError,
         "parameter `w`: expected finite values",
     ),
@@ -182,7 +191,12 @@ BEFORE_THE_FIRST_STEP = {
         "tx, table `table`: expected an update that works row by row",
     ),
     "a transform that asks for the loss": (
-        lambda: make(tx=optax.chain(TX, optax.contrib.reduce_on_plateau())).run(a_batch()),
+        lambda: make(
+            tx=optax.chain(
+                TX,
+                optax.contrib.reduce_on_plateau(),
+            )
+        ).run(a_batch()),
         SettingsError,
         "tx: expected an update from gradients, state and parameters, got `.*keyword-only argument: 'value'`",
     ),

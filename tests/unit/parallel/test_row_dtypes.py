@@ -149,7 +149,10 @@ def test_each_checkpoint_of_a_chain_is_restored_to_the_bit(tx, tmp_path):
         saved = table_files.read_manifest(folder / "table-0")
         assert saved["is_difference"] == (number > 0)
         rows = saved["files"][1 if number else 0]
-        assert (rows["dtype"], rows["shape"][1:]) == ("uint8", [4])
+        assert (
+            rows["dtype"],
+            rows["shape"][1:],
+        ) == ("uint8", [4])
     for seed in (50, 51):
         assert fresh.run(batch(seed)).loss == runner.run(batch(seed)).loss
     same(fresh, runner)

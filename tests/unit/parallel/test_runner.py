@@ -411,7 +411,10 @@ def test_aggregated_gradients_can_be_read():
         grads["w"],
         rtol=1e-6,
     )
-    assert fetched["norms"]["w"] == pytest.approx(float(jnp.linalg.norm(grads["w"])), rel=1e-6)
+    assert fetched["norms"]["w"] == pytest.approx(
+        float(jnp.linalg.norm(grads["w"])),
+        rel=1e-6,
+    )
     assert fetched["global_norm"] == pytest.approx(
         float(optax.tree.norm(grads)),
         rel=1e-6,

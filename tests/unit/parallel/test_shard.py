@@ -145,7 +145,14 @@ def test_numbers_of_python_become_arrays():
         ),
         (lambda: px.shard(np.arange(3)), "at least 4 rows"),
         (lambda: px.shard(3), "arrays, a data set or an iterable, got int"),
-        (lambda: px.shard([1, 2], index=2, count=2), "0 <= index < count"),
+        (
+            lambda: px.shard(
+                [1, 2],
+                index=2,
+                count=2,
+            ),
+            "0 <= index < count",
+        ),
         (
             lambda: px.shard([1, 2], index=-1, count=2),
             "`index`: expected an integer of at least 0, got -1",

@@ -311,7 +311,9 @@ def test_runners_with_processes_of_their_own_share_no_tables(tmp_path):
         folder=tmp_path,
         table_sharing=TableSharing(),
     )
-    machines = {"machines": [{"host": "a", "address": "localhost", "devices": [0]}]}
+    machines = {
+        "machines": [{"host": "a", "address": "localhost", "devices": [0]}],
+    }
     with pytest.raises(
         SettingsError,
         match="without an `address`",

@@ -45,7 +45,13 @@ def make(tx, *names, **options):
     if names:
         machines = []
         for n in names:
-            machines.append(Machine(n, (RemoteDevice(n, 0),), address="localhost"))
+            machines.append(
+                Machine(
+                    n,
+                    (RemoteDevice(n, 0),),
+                    address="localhost",
+                )
+            )
     config = px.ParallaxConfig(alpha_threshold=2.0, **options)
     return px.get_runner(
         loss,

@@ -347,7 +347,15 @@ def test_a_chain_of_light_nodes_lands_on_one_worker():
             "f",
             ag.npt("g", lambda x: x)(e),
         )
-    assert assign(graph, 2) == {"a": 0, "b": 1, "c": 1, "d": 1, "e": 1, "g": 1, "f": 1}
+    assert assign(graph, 2) == {
+        "a": 0,
+        "b": 1,
+        "c": 1,
+        "d": 1,
+        "e": 1,
+        "g": 1,
+        "f": 1,
+    }
 
 
 def test_light_nodes_that_meet_heavy_ones_through_control_only_follow_them():

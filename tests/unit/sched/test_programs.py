@@ -91,7 +91,12 @@ def test_a_state_function_may_read_the_instances_number(read):
         x = ag.pump("x", fields=("t",))
         label = ag.pump("label", fields=("t",))
         ends = []
-        for k, way in enumerate(ag.cond(x, lambda s: read(s) == 0)):
+        for k, way in enumerate(
+            ag.cond(
+                x,
+                lambda s: read(s) == 0,
+            )
+        ):
             ends.append(ag.npt(f"n{k}", jnp.negative)(way))
         ag.loss("loss", graphs.square)(
             ag.phi("back", *ends),
@@ -173,7 +178,10 @@ def test_what_is_pumped_is_fed_to_slots_in_the_order_of_messages():
                 order[name] = np.arange(len(own.instance))
             fields = {}
             for f, v in own.fields.items():
-                fields[f] = np.broadcast_to(v, len(own.instance))[order[name]]
+                fields[f] = np.broadcast_to(
+                    v,
+                    len(own.instance),
+                )[order[name]]
             batch[name] = type(own)(
                 own.payload[order[name]],
                 own.instance[order[name]],

@@ -63,7 +63,13 @@ def test_loops_do_the_same_uncompiled():
     env = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": path}
     command = [sys.executable, "-m", "support.uncompiled"]
     told = json.loads(
-        subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            command,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
     )
     assert told == {"digests": digests(), "numba was imported early": False}
 
@@ -160,7 +166,11 @@ def test_who_waits_for_what():
             if d is not None:
                 s.done(d)
     assert held >= {None, "join"}
-    assert (s.can_move(), s.idle, s.queues.why_blocked(0)) == (False, True, None)
+    assert (
+        s.can_move(),
+        s.idle,
+        s.queues.why_blocked(0),
+    ) == (False, True, None)
     assert len(s.admission.take_ended()) == 2
 
 

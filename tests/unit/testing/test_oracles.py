@@ -173,7 +173,11 @@ def test_what_xla_fuses_wrongly_is_right_to_the_last_digits_of_float64():
     for d in data:
         mixed.append(d["x"].astype(np.float64) @ np.full((60, 60), 0.7))
     by_hand = [(m * w).sum() for m in mixed]
-    for (_, y), want in zip(got.outputs["y"], by_hand, strict=True):
+    for (_, y), want in zip(
+        got.outputs["y"],
+        by_hand,
+        strict=True,
+    ):
         np.testing.assert_allclose(y, want, rtol=1e-12)
     np.testing.assert_allclose(
         got.grads["node"],
@@ -264,7 +268,14 @@ narrow.defvjp(
 @pytest.mark.parametrize(
     ("body", "where", "cause"),
     [
-        (lambda w, x: jax.lax.add(w, x.astype(jnp.float32)), "node `node`", "TypeError"),
+        (
+            lambda w, x: jax.lax.add(
+                w,
+                x.astype(jnp.float32),
+            ),
+            "node `node`",
+            "TypeError",
+        ),
         (
             lambda w, x: jax.lax.scan(lambda c, _: (c, None), w * x, None, length=0)[0],
             "node `node`",

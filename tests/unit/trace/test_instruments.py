@@ -82,7 +82,14 @@ def test_where_only_control_runs_no_kernel_is_issued():
 def test_the_end_of_the_data_and_workers_without_work():
     e = engine(graphs.chain(1), flush_every=4)
     everything = All()
-    e.loop([{"x": np.float32(1), "label": np.float32(0)}])
+    e.loop(
+        [
+            {
+                "x": np.float32(1),
+                "label": np.float32(0),
+            }
+        ]
+    )
     loop = e.loops[-1]
     loop.instruments.add(everything)
     VirtualDriver(loop, lambda d: 1).run()

@@ -151,7 +151,12 @@ def test_a_fit_logs_each_update_and_its_epoch(folder):
     versions = trainer.session.scheduler.updates.versions
     for node in ("f0", "f1"):
         own = [u for u in updates if u.node == node]
-        assert [u.version for u in own] == [*range(1, versions[node] + 1)]
+        assert [u.version for u in own] == [
+            *range(
+                1,
+                versions[node] + 1,
+            )
+        ]
         left = trainer.gradients[node][1]
         assert sum(u.rows for u in own) == sum(u.gradient_rows.sum() for u in own) == 20 - left
         counts = Counter(

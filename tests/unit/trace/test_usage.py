@@ -144,7 +144,11 @@ def test_a_worker_is_throttled_while_other_instances_are_outside_and_starved_whe
 def test_a_message_without_its_partner_waits_for_a_join():
     with ag.Graph() as g:
         a = ag.pump("a")
-        b = ag.npt("slow", lambda b: b, worker=0)(ag.pump("b"))
+        b = ag.npt(
+            "slow",
+            lambda b: b,
+            worker=0,
+        )(ag.pump("b"))
         ag.loss("loss", lambda a, b: a + b, worker=1)(
             a,
             b,
@@ -155,7 +159,17 @@ def test_a_message_without_its_partner_waits_for_a_join():
         (0, 0),
         fuse=False,
     )
-    assert (1, "join", 0, 5) in reasons(e, e.sources([{"a": np.float32(1), "b": np.float32(2)}]))
+    assert (1, "join", 0, 5) in reasons(
+        e,
+        e.sources(
+            [
+                {
+                    "a": np.float32(1),
+                    "b": np.float32(2),
+                }
+            ]
+        ),
+    )
 
 
 def test_a_policy_may_want_to_wait():

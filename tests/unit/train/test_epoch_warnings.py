@@ -25,7 +25,12 @@ PARAMS = {
     "out": np.full((3, 2), 0.1, np.float32),
 }
 SPEC = {"words": "int32[t]", "y": "float32[]"}
-DATA = [{"words": np.arange(5, dtype=np.int32), "y": np.float32(1)}] * 40
+DATA = [
+    {
+        "words": np.arange(5, dtype=np.int32),
+        "y": np.float32(1),
+    }
+] * 40
 
 
 def told(fit):
@@ -113,7 +118,15 @@ def test_enough_updates_or_rounds_of_the_controller_are_not_told(options):
 def test_few_rows_that_come_in_one_dispatch_are_not_told():
     """No interval would make more than one update of them."""
     runs = amp.Trainer(graphs.chain(1), optax.sgd(0.01))
-    assert told(lambda: runs.fit(graphs.chain_data(4), progress=False)) == []
+    assert (
+        told(
+            lambda: runs.fit(
+                graphs.chain_data(4),
+                progress=False,
+            )
+        )
+        == []
+    )
 
 
 def late(**options):
@@ -136,7 +149,13 @@ def late_first(queues, now):
 @pytest.mark.nightly
 def test_gradients_that_come_late_are_told_with_what_to_lower():
     runs = late(max_active_keys=64)
-    (text,) = told(lambda: runs.fit(graphs.chain_data(256), epochs=2, progress=False))
+    (text,) = told(
+        lambda: runs.fit(
+            graphs.chain_data(256),
+            epochs=2,
+            progress=False,
+        )
+    )
     mean = max(node.staleness_mean for node in runs.statistics.nodes.values())
     first = re.match(
         r"epoch 1: expected gradients at most 10 updates late in the mean, got ([\d.]+) at `f\d`, and of 1 more\.",
@@ -154,14 +173,30 @@ def test_gradients_that_come_late_are_told_with_what_to_lower():
         {"max_active_keys": 64, "min_update_interval": int(lower[2])},
     ):
         better = late(**options)
-        assert told(lambda better=better: better.fit(graphs.chain_data(256), progress=False)) == []
+        assert (
+            told(
+                lambda better=better: better.fit(
+                    graphs.chain_data(256),
+                    progress=False,
+                )
+            )
+            == []
+        )
 
 
 @pytest.mark.nightly
 def test_late_gradients_that_were_limited_or_that_a_round_waits_for_are_not_told():
     for options in ({"max_staleness": 20}, {"mode": "pipeline"}, {"max_active_keys": 4}):
         runs = late(**{"max_active_keys": 64, **options})
-        assert told(lambda runs=runs: runs.fit(graphs.chain_data(128), progress=False)) == []
+        assert (
+            told(
+                lambda runs=runs: runs.fit(
+                    graphs.chain_data(128),
+                    progress=False,
+                )
+            )
+            == []
+        )
 
 
 # Parameters that are lost

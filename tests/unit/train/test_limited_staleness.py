@@ -54,7 +54,13 @@ def test_each_node_keeps_its_own_budget():
     data = graphs.chain_data(30)
     free = stalest(trained(graphs.chain(2), data))
     assert min(free.values()) >= 4
-    assert stalest(trained(graphs.chain(2), data, max_staleness=1)) == {"f0": 1, "f1": 1}
+    assert stalest(
+        trained(
+            graphs.chain(2),
+            data,
+            max_staleness=1,
+        )
+    ) == {"f0": 1, "f1": 1}
     assert stalest(trained(graphs.chain(2), data, max_staleness={"f0": 2}))["f0"] == 2
 
 
@@ -110,9 +116,24 @@ def test_what_has_no_parameters(setting, name, got, fix):
 
 def test_the_trainer_says_so():
     assert "max_staleness" not in repr(amp.Trainer(graphs.chain(2)))
-    assert repr(amp.Trainer(graphs.chain(2), max_staleness=3)).endswith(", max_staleness=3)")
-    assert repr(amp.Trainer(graphs.chain(2), exact_staleness=3)).endswith(", exact_staleness=3)")
-    assert repr(amp.Trainer(graphs.chain(2), drop_staler_than=3)).endswith(", drop_staler_than=3)")
+    assert repr(
+        amp.Trainer(
+            graphs.chain(2),
+            max_staleness=3,
+        )
+    ).endswith(", max_staleness=3)")
+    assert repr(
+        amp.Trainer(
+            graphs.chain(2),
+            exact_staleness=3,
+        )
+    ).endswith(", exact_staleness=3)")
+    assert repr(
+        amp.Trainer(
+            graphs.chain(2),
+            drop_staler_than=3,
+        )
+    ).endswith(", drop_staler_than=3)")
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,12 @@ def test_hosts_send_parameters_when_they_are_asked_for_and_once():
                 params=np.ones(1000, np.float32),
             )(wire)
         ag.loss("loss", lambda v: v.sum())(wire)
-    with closing(amp.Trainer(graph, hosts=amp.Hosts(2, "threads"))) as there:
+    with closing(
+        amp.Trainer(
+            graph,
+            hosts=amp.Hosts(2, "threads"),
+        )
+    ) as there:
 
         def received():
             return sum(host.bytes_received for host in there.hosts)
@@ -155,7 +160,9 @@ def test_frozen_copies_stay_what_they_are_to_the_bit(rule, workers):
 
 @pytest.mark.nightly
 def test_the_models_own_parameters_of_equal_copies_are_these_to_the_bit():
-    params = {"w": np.random.default_rng(1).normal(size=40).astype(np.float32)}
+    params = {
+        "w": np.random.default_rng(1).normal(size=40).astype(np.float32),
+    }
     compiled = amp.compile(
         lambda p, s: jnp.sum(p["w"] * s),
         params,

@@ -200,7 +200,12 @@ def test_two_nodes_may_read_one_table():
     assert {*g.parameterised} == {"first"}
     ours = trainer(g, mode="sync", gradient="sum")
     ours.fit(
-        [{"x": np.int32(1), "y": np.int32(2)}],
+        [
+            {
+                "x": np.int32(1),
+                "y": np.int32(2),
+            }
+        ],
         **QUIET,
     )
     want = models.VALUES.copy()

@@ -1178,7 +1178,13 @@ def test_a_trace_of_replicas_that_average_by_messages():
                 )
             }
         )
-    homes = dict(zip(g.parameterised, range(2), strict=True)) | {"loss": 2}
+    homes = dict(
+        zip(
+            g.parameterised,
+            range(2),
+            strict=True,
+        )
+    ) | {"loss": 2}
     trainer = amp.Trainer(
         g,
         sgd(0.01),
@@ -1634,7 +1640,13 @@ def test_other_tasks_run_beside_training_and_its_preparation(cost):
     )
 
     async def cell(started):
-        task = asyncio.create_task(trainer.fit_async(graphs.chain_data(64), epochs=5, **QUIET))
+        task = asyncio.create_task(
+            trainer.fit_async(
+                graphs.chain_data(64),
+                epochs=5,
+                **QUIET,
+            )
+        )
         while not (started() or task.done()):
             await asyncio.sleep(0)
         task.cancel()
@@ -1723,7 +1735,10 @@ def test_parameters_with_random_keys_are_trained_read_set_and_saved(options, tmp
                 "key": jax.random.key(1),
             },
         )
-        ag.loss("loss", lambda y: y**2)(noisy(ag.pump("x")))
+        ag.loss(
+            "loss",
+            lambda y: y**2,
+        )(noisy(ag.pump("x")))
     data = InstanceList([{"x": np.float32(i)} for i in range(3)])
     trainer = amp.Trainer(
         graph,

@@ -36,7 +36,11 @@ def test_the_mean_of_all_runs_decides():
     steady = reached(clock, 0.25)
     third = Told(clock, 0.1)
     again, asked = luck(clock, (0.15, 0.25), (0.15, 0.25))
-    assert play_off([lucky, steady, third], again, Budget(1000.0, clock)) == [steady, lucky, third]
+    assert play_off(
+        [lucky, steady, third],
+        again,
+        Budget(1000.0, clock),
+    ) == [steady, lucky, third]
     assert asked == [1, 2] and len(lucky.runs) == RUNS
     most_s = CLEAR * needed_s(0.25)
     assert needed_s(0.15) > most_s, "who is far behind is stopped there"
@@ -219,7 +223,11 @@ def test_a_run_in_which_nobody_comes_to_the_target_ends_and_does_not_count():
         Told(clock, 0.1, top=0.5),
         Told(clock, 0.1, top=0.5),
     ]
-    assert play_off([first, second], lambda finalists, run: stuck, Budget(1e9, clock)) == [
+    assert play_off(
+        [first, second],
+        lambda finalists, run: stuck,
+        Budget(1e9, clock),
+    ) == [
         first,
         second,
     ]

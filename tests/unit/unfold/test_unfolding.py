@@ -350,11 +350,22 @@ def test_choices_are_assumed_from_the_states_of_what_goes_on():
             assume=lambda s: s.t % 3,
             join=("instance",),
         )
-        for i, wire in enumerate(ag.cond(routed, lambda s: s.way, 3)):
+        for i, wire in enumerate(
+            ag.cond(
+                routed,
+                lambda s: s.way,
+                3,
+            )
+        ):
             ag.sink(f"way{i}", wire)
     data = []
     for t in range(7):
-        data.append({**at(t), "way": np.float32(0)})
+        data.append(
+            {
+                **at(t),
+                "way": np.float32(0),
+            }
+        )
     plan = planned(g)
     unfolder = Unfolder(plan)
     programs = unfolder.end(
@@ -539,7 +550,12 @@ MISTAKES = {
     ),
     "a second message": (
         graphs.chain(1),
-        [{"x": ag.messages([1.0, 2.0]), "label": 0.0}],
+        [
+            {
+                "x": ag.messages([1.0, 2.0]),
+                "label": 0.0,
+            }
+        ],
     ),
     "a second message, later": (
         graphs.fan_out(1),

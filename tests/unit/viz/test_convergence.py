@@ -43,7 +43,11 @@ def test_both_panels_show_every_run():
         ):
             assert list(line.get_xdata()) == [e[x] for e in epochs]
             assert list(line.get_ydata()) == [e["valid_accuracy"] for e in epochs]
-    assert (by_epoch.get_xlabel(), by_time.get_xlabel(), by_epoch.get_ylabel()) == (
+    assert (
+        by_epoch.get_xlabel(),
+        by_time.get_xlabel(),
+        by_epoch.get_ylabel(),
+    ) == (
         "epoch",
         "time [s]",
         "validation accuracy",

@@ -22,7 +22,11 @@ def test_a_line_for_each_series_and_guide(tmp_path: Path) -> None:
     (axes,) = figure.axes
     assert [line.get_label() for line in axes.lines] == ["ideal", "a", "b"]
     assert axes.lines[1].get_xydata().tolist() == [[1, 2], [4, 8]]  # type: ignore[union-attr]
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == ("workers", "rate", "log")
+    assert (
+        axes.get_xlabel(),
+        axes.get_ylabel(),
+        axes.get_xscale(),
+    ) == ("workers", "rate", "log")
     assert "ideal" in (tmp_path / "c.svg").read_text()
 
 

@@ -151,7 +151,15 @@ def test_padding_of_an_adjoint_alone_reads_no_activation_that_was_never_recorded
     )
     data = []
     for t, i in enumerate(rows(3), 1):
-        data.append(i | {"x": ag.messages(i["x"][None], t=t)})
+        data.append(
+            i
+            | {
+                "x": ag.messages(
+                    i["x"][None],
+                    t=t,
+                )
+            }
+        )
     e = engine(
         late_graph(body),
         fuse=False,
@@ -242,7 +250,11 @@ def segments(function, n_rows, fuse=True):
     for n in n_rows:
         data.append(
             {
-                "rows": rng.uniform(0.5, 2, (n, 2)).astype(np.float32),
+                "rows": rng.uniform(
+                    0.5,
+                    2,
+                    (n, 2),
+                ).astype(np.float32),
                 "label": np.float32(1),
             }
         )
@@ -404,7 +416,15 @@ def test_bfloat16_can_write_gradients(fuse):
             label,
         )
     e = engine(g, fuse=fuse)
-    e.virtual([{"x": np.ones(3, jnp.bfloat16), "label": np.zeros(3, jnp.bfloat16)}] * 2)
+    e.virtual(
+        [
+            {
+                "x": np.ones(3, jnp.bfloat16),
+                "label": np.zeros(3, jnp.bfloat16),
+            }
+        ]
+        * 2
+    )
     assert e.gradients["f"].tolist() == [24.0] * 3
 
 
@@ -430,7 +450,12 @@ def test_a_random_body_draws_too_where_it_is_one_stage_with_the_loss(fuse):
             label,
         )
     e = engine(g, fuse=fuse)
-    data = [{"x": np.float32(1), "label": np.float32(0)}] * 6
+    data = [
+        {
+            "x": np.float32(1),
+            "label": np.float32(0),
+        }
+    ] * 6
     e.virtual(data)
     assert 6 * e.metrics()["loss"] == pytest.approx(1.5 * float(e.gradients["f"]), rel=1e-5)
     assert abs(e.gradients["f"]) > 0.1
@@ -459,7 +484,12 @@ def test_a_random_body_draws_the_same_number_in_both_directions_and_in_every_sch
         )(x)
         ag.sink("seen", y)
         ag.loss("loss", lambda y, t: y - t)(y, label)
-    data = [{"x": np.float32(1), "label": np.float32(0)}] * 6
+    data = [
+        {
+            "x": np.float32(1),
+            "label": np.float32(0),
+        }
+    ] * 6
     grads = []
     for size in (1, 2, 64):
         e = engine(g, max_dispatch_size=size, seed=seed)
@@ -490,7 +520,12 @@ def test_every_epoch_draws_anew():
             rng=True,
         )(x)
         ag.loss("loss", lambda y, t: y - t)(y, label)
-    data = [{"x": np.float32(1), "label": np.float32(0)}] * 6
+    data = [
+        {
+            "x": np.float32(1),
+            "label": np.float32(0),
+        }
+    ] * 6
 
     def losses(seed):
         history = amp.Trainer(g, optax.sgd(0.0), seed=seed).fit(

@@ -101,7 +101,11 @@ def test_they_equal_numpy(data):
 @pytest.mark.parametrize("k", [1, 2])
 def test_a_number_and_rows_of_another_dtype(k):
     slots = jnp.arange(k)
-    assert set_rows(jnp.ones((4, 2)), slots, 0).sum() == 2 * (4 - k)
+    assert set_rows(
+        jnp.ones((4, 2)),
+        slots,
+        0,
+    ).sum() == 2 * (4 - k)
     assert (
         set_rows(
             jnp.ones(4, bool),

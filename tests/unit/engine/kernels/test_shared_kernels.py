@@ -144,7 +144,12 @@ def trained(
         min_update_interval=2,
         compile_ahead=False,
     )
-    data = [{"x": np.ones(features, np.float32), "label": np.float32(1)}] * 2
+    data = [
+        {
+            "x": np.ones(features, np.float32),
+            "label": np.float32(1),
+        }
+    ] * 2
     trainer.fit(data, epochs=1, progress=False)
     return trainer
 

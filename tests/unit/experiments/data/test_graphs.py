@@ -101,7 +101,11 @@ def test_messages_of_both_encodings() -> None:
     assert batch["x"].payload[:, 0].tolist() == [3, 0, 1, 2, 0, 1, 2] and list(
         batch["x"].sizes
     ) == [1, 3, 3]  # type: ignore[arg-type]
-    assert batch["edges"].payload == [graphs.topology(1), graphs.topology(0), graphs.topology(0)]
+    assert batch["edges"].payload == [
+        graphs.topology(1),
+        graphs.topology(0),
+        graphs.topology(0),
+    ]
     batch = GraphInstances(
         graphs,
         np.array([1, 0]),

@@ -65,7 +65,10 @@ def test_every_pair_that_fits_comes_once(
     assert sorted(places[places >= 0].tolist()) == fit
     assert len({x["source"].shape for x in found}) <= n_buckets
     for x in found:
-        assert x["target_out"].shape == (batch, x["source"].shape[1] + 1)
+        assert x["target_out"].shape == (
+            batch,
+            x["source"].shape[1] + 1,
+        )
         for row, i in enumerate(x["pair"]):
             if i >= 0:
                 expected = (

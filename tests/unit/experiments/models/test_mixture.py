@@ -38,7 +38,10 @@ def batches(n, rng, features=6, classes=3):
         result.append(
             {
                 "x": x,
-                "label": np.argmax(x[:, :classes], 1).astype(np.int32),
+                "label": np.argmax(
+                    x[:, :classes],
+                    1,
+                ).astype(np.int32),
             }
         )
     return result

@@ -77,7 +77,11 @@ def test_a_batch_of_writes(adds, mode, seed):
     """Each row of a batch writes into its own array, as under `jax.vmap`."""
     rng = np.random.default_rng(seed)
     arrays = rng.normal(size=(3, 5, 2)).astype(np.float32)
-    places = rng.integers(-2, 8, (3, 1)).astype(np.int32)
+    places = rng.integers(
+        -2,
+        8,
+        (3, 1),
+    ).astype(np.int32)
     rows = rng.normal(size=(3, 2)).astype(np.float32)
     numbers = lax.ScatterDimensionNumbers(
         (0,),

@@ -45,7 +45,11 @@ def halved(n):
 
     def trip(carry):
         k, count = carry
-        return jnp.where(k < n, k + 1, k), nonbatchable.bind(count) + 1
+        return jnp.where(
+            k < n,
+            k + 1,
+            k,
+        ), nonbatchable.bind(count) + 1
 
     goes_on = lambda carry: unvmap_any.bind(carry[0] < n)
     k, count = lax.while_loop(

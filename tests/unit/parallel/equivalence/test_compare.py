@@ -397,7 +397,12 @@ def test_keys_that_replicas_share_are_told(kind):
 
 OWN = {
     "a key for each replica": dropped(lambda batch: batch["keys"][0]),
-    "folded": dropped(lambda batch: jax.random.fold_in(batch["keys"][0], 1)),
+    "folded": dropped(
+        lambda batch: jax.random.fold_in(
+            batch["keys"][0],
+            1,
+        )
+    ),
     "one draw for all examples": dropped(
         lambda batch: batch["one"],
         lambda h: h.shape[1:],
@@ -435,7 +440,13 @@ def test_a_difference_is_found_under_dropout_too():
 
     (message,) = told(
         make(loss),
-        BATCH | {"keys": jax.random.split(jax.random.key(0), 2)},
+        BATCH
+        | {
+            "keys": jax.random.split(
+                jax.random.key(0),
+                2,
+            )
+        },
     )
     assert "return `px.Weighted(total, weight)`" in message
 

@@ -34,8 +34,20 @@ def test_the_minimum_of_the_model_is_found_with_few_samples(optimum, start):
 
 
 def test_the_order_is_doubling_then_halving():
-    assert list(search("up", curve(64.0), 8).samples) == [8, 16, 32, 64, 128]
-    assert list(search("down", curve(2.0), 8).samples) == [8, 16, 4, 2]
+    assert list(
+        search(
+            "up",
+            curve(64.0),
+            8,
+        ).samples
+    ) == [8, 16, 32, 64, 128]
+    assert list(
+        search(
+            "down",
+            curve(2.0),
+            8,
+        ).samples
+    ) == [8, 16, 4, 2]
 
 
 def test_bounds_are_kept():

@@ -102,7 +102,9 @@ def test_rows_of_several_tables_that_are_more_than_fits_in_a_channel_do_not_let_
             np.float32,
         )
     config = px.ParallaxConfig(alpha_threshold=1.0)
-    one = {"machines": [{"host": "a", "address": "localhost", "devices": [0]}]}
+    one = {
+        "machines": [{"host": "a", "address": "localhost", "devices": [0]}],
+    }
     with px.get_runner(
         two_tables,
         params,

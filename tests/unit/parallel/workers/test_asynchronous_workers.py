@@ -18,7 +18,9 @@ from ampjax import optim
 from ampjax.errors import HostDiedError, ParameterError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers can't import a test
-ONE_SERVER = {"machines": [{**machine, "servers": i} for i, machine in enumerate(TWO["machines"])]}
+ONE_SERVER = {
+    "machines": [{**machine, "servers": i} for i, machine in enumerate(TWO["machines"])],
+}
 
 
 def counted_loss(params, batch):

@@ -327,7 +327,9 @@ def test_split_and_join_are_inverses(program):
 def test_replicas_under_pmap(program):
     dense, tables = program.split(PARAMS)
     batches = jnp.stack([IDS, IDS + 1])
-    rows = {PATH: jnp.stack([tables[PATH][batch.ravel()] for batch in batches])}
+    rows = {
+        PATH: jnp.stack([tables[PATH][batch.ravel()] for batch in batches]),
+    }
     step = jax.pmap(
         program.value_and_grad,
         in_axes=(None, 0, 0),

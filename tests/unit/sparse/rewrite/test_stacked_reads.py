@@ -75,11 +75,11 @@ def embedded(table, ids):
 
 
 PROGRAMS = {
-    "concatenated": (lambda p, x: end(p, jnp.concatenate(each(p, x, at), 1),), IDS),
+    "concatenated": (lambda p, x: end(p, jnp.concatenate(each(p, x, at), 1,),), IDS),
     "taken": (lambda p, x: end(p, jnp.concatenate(each(p, x, lambda t, i: jnp.take(t, i, axis=0, fill_value=2)), -1)), IDS),
     "clipped": (lambda p, x: end(p, jnp.stack(each(p, x, lambda t, i: t.at[i].get(mode="clip")), 1)), IDS),
-    "of functions": (lambda p, x: end(p, jnp.stack(each(p, x, embedded), 1),), IDS),
-    "along the first axis": (lambda p, x: end(p, jnp.concatenate(each(p, x, at), 0),), IDS),
+    "of functions": (lambda p, x: end(p, jnp.stack(each(p, x, embedded), 1,),), IDS),
+    "along the first axis": (lambda p, x: end(p, jnp.concatenate(each(p, x, at), 0,),), IDS),
     "summed": (lambda p, x: end(p, sum(each(p, x, at)),), IDS),
     "bags": (lambda p, x: end(p, jnp.concatenate(each(p, x, lambda t, i: t[i].mean(1)), 1),), BAGS),
     "weighted bags": (lambda p, x: end(p, jnp.concatenate([(t * m[:, k, :, None]).sum(1) for m in [MASK] for k, t in enumerate(each(p, x, at))], 1)), BAGS),
@@ -164,7 +164,11 @@ def test_losses_and_gradients_are_those_of_the_programs(group):
             )
         return result
 
-    for (name, _), (got, want) in zip(cases, both(PARAMS), strict=True):
+    for (name, _), (got, want) in zip(
+        cases,
+        both(PARAMS),
+        strict=True,
+    ):
         assert_equal(got, want, name)
 
 

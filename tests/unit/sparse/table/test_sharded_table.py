@@ -351,7 +351,13 @@ def test_half_precision_on_the_wire_halves_the_bytes():
     for each in (t, wide):
         each.push([0, 1, 1], ONES)
     assert t.pull([0]).dtype == np.float32
-    assert worst(t.pull([0, 1, 5]), wide.pull([0, 1, 5])) < 2**-8
+    assert (
+        worst(
+            t.pull([0, 1, 5]),
+            wide.pull([0, 1, 5]),
+        )
+        < 2**-8
+    )
     t.pull([7, 8]), wide.pull([7, 8])
     (half,) = t.traffic[0]
     (full,) = wide.traffic[0]

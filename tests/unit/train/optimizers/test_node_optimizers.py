@@ -245,7 +245,9 @@ def test_a_node_has_a_transform_of_its_own_in_rounds_too():
 
     params = {}
     for key in "ab":
-        params[key] = {"w": np.eye(2, dtype=np.float32)}
+        params[key] = {
+            "w": np.eye(2, dtype=np.float32),
+        }
     model = amp.compile(function, params, {"x": "float32[2]"})
     clipped = optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1))
     trainer = amp.Trainer(model.graph, clipped, mode="sync")

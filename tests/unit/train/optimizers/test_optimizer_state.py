@@ -201,7 +201,9 @@ def test_what_can_not_be_assigned_says_so():
             )
         }
     with pytest.raises(ParameterError, match=r"expected int32 numbers, got 'fast'"):
-        trainer.opt_state = {"f0": jax.tree.map(lambda x: "fast", before["f0"])}
+        trainer.opt_state = {
+            "f0": jax.tree.map(lambda x: "fast", before["f0"]),
+        }
     jax.tree.map(np.testing.assert_array_equal, trainer.opt_state, before)
 
 

@@ -139,7 +139,10 @@ def test_what_waits_is_told_in_the_order_of_keys():
         (1, 0, 2),
         (1, 1, 1),
     ]
-    assert table.key(1, states([(1, 2, 0)])[0]) == (1, 2, 0)
+    assert table.key(
+        1,
+        states([(1, 2, 0)])[0],
+    ) == (1, 2, 0)
 
 
 @pytest.mark.parametrize("copies", [False, True])

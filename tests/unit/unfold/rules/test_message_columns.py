@@ -52,7 +52,14 @@ def test_rows_follow_one_another_or_are_picked(messages):
 
 
 @given(
-    st.lists(st.integers(0, (1 << 40) - 1), max_size=50) | st.lists(st.integers(0, 3), max_size=50)
+    st.lists(
+        st.integers(
+            0,
+            (1 << 40) - 1,
+        ),
+        max_size=50,
+    )
+    | st.lists(st.integers(0, 3), max_size=50)
 )
 def test_sorting_by_digits_keeps_the_order_of_equals(keys):
     assert stable_order(np.array(keys, np.int64)).tolist() == sorted(

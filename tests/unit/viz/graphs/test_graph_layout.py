@@ -23,7 +23,12 @@ def random_graph(draw):
                 pick.append(wires[draw(st.integers(0, len(wires) - 1))])
             kind = draw(st.sampled_from(["npt", "cond", "loop", "phi"]))
             if kind == "npt":
-                wires.append(ag.npt(f"node{i}", lambda *xs: xs[0])(*pick))
+                wires.append(
+                    ag.npt(
+                        f"node{i}",
+                        lambda *xs: xs[0],
+                    )(*pick)
+                )
             elif kind == "cond":
                 wires += ag.cond(
                     pick[0], lambda s: s.instance % 2, name=f"a cond with a long name {i}"

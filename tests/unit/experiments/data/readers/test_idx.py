@@ -44,7 +44,10 @@ def test_gzipped_and_plain_files_are_read_whatever_their_name(tmp_path, pack):
     array = read_idx(path, 3)
     assert array.shape == (3, 28, 28) and array.dtype == np.uint8
     assert array.tobytes() == images()[16:]
-    assert read_idx(save(tmp_path, pack(labels())), 1).tolist() == [1, 2, 9]
+    assert read_idx(
+        save(tmp_path, pack(labels())),
+        1,
+    ).tolist() == [1, 2, 9]
 
 
 @given(

@@ -108,7 +108,10 @@ def experts(top: int) -> Any:
         plain.append(
             {
                 "x": x,
-                "label": np.argmax(x[:, :3], 1).astype(np.int32),
+                "label": np.argmax(
+                    x[:, :3],
+                    1,
+                ).astype(np.int32),
             }
         )
     params = mixture.init(KEY, sizes)

@@ -93,7 +93,13 @@ def test_other_probabilities(p):
 
 def test_probabilities_that_are_traced():
     key = jax.random.key(3)
-    draws = jax.jit(lambda p: bernoulli(key, p, (40,)))(0.3)
+    draws = jax.jit(
+        lambda p: bernoulli(
+            key,
+            p,
+            (40,),
+        )
+    )(0.3)
     np.testing.assert_array_equal(
         draws,
         jax.random.bernoulli(key, 0.3, (40,)),
@@ -117,10 +123,24 @@ def test_several_keys_are_refused_as_jax_does(keys):
 
 def test_a_compiled_loop_over_rows_draws_the_same():
     keys = jax.random.split(jax.random.key(1), 9)
-    ours = jax.jit(jax.vmap(lambda key: bernoulli(key, 0.7, (5,))))(keys)
+    ours = jax.jit(
+        jax.vmap(
+            lambda key: bernoulli(
+                key,
+                0.7,
+                (5,),
+            )
+        )
+    )(keys)
     np.testing.assert_array_equal(
         ours,
-        jax.vmap(lambda key: jax.random.bernoulli(key, 0.7, (5,)))(keys),
+        jax.vmap(
+            lambda key: jax.random.bernoulli(
+                key,
+                0.7,
+                (5,),
+            )
+        )(keys),
     )
 
 

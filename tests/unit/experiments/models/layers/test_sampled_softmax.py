@@ -55,9 +55,13 @@ def test_expected_counts_are_the_chance_to_be_among_the_draws() -> None:
         log_uniform(jnp.arange(10), 10),
         np.float64,
     )
-    assert np.asarray(expected_count(jnp.arange(10), 7, 10)) == pytest.approx(
-        1 - (1 - p) ** 7, rel=1e-5
-    )
+    assert np.asarray(
+        expected_count(
+            jnp.arange(10),
+            7,
+            10,
+        )
+    ) == pytest.approx(1 - (1 - p) ** 7, rel=1e-5)
 
 
 def test_it_is_the_full_softmax_if_all_classes_are_samples() -> None:
