@@ -195,7 +195,9 @@ def test_an_update_is_held_until_what_saw_the_oldest_version_has_answered():
     done = drain(s)
     assert [change for d in done for change in d.changes] == [Update("f0", 3, 0.0)]
     node = s.counts.read().nodes["f0"]
-    assert (node.updates, node.held_updates, node.staleness_max) == (1, 1, 0)
+    assert node.updates == 1
+    assert node.held_updates == 1
+    assert node.staleness_max == 0
     first, last = [k for k, d in enumerate(done) if d.direction == "backward"][::2]
     assert node.held_for == last - first
     assert f"1 held back, {last - first} dispatches in all" in repr(s.counts.read())

@@ -200,4 +200,5 @@ def test_rows_of_many_ids_are_those_of_numpy(seed, n_ids, n_rows):
     distinct, inverse = np.unique(ids, return_inverse=True)
     assert rows.ids.tolist() == [row for row in distinct if row < n_rows]
     assert rows.inverse.tolist() == inverse.tolist()
-    assert (rows.ids.dtype, rows.inverse.dtype) == (np.int32, np.int32)
+    assert rows.ids.dtype == np.int32
+    assert rows.inverse.dtype == np.int32

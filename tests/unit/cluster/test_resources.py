@@ -8,7 +8,8 @@ from ampjax.errors import SettingsError
 def test_no_file_means_all_local_devices_as_one_machine():
     resources = find_resources()
     assert resources.devices == tuple(jax.local_devices())
-    assert (resources.homes, resources.servers) == ((0, 0, 0, 0), (0,))
+    assert resources.homes == (0, 0, 0, 0)
+    assert resources.servers == (0,)
 
 
 def test_a_file_names_machines(tmp_path):
@@ -18,7 +19,8 @@ def test_a_file_names_machines(tmp_path):
     )
     resources = find_resources(path)
     assert [device.id for device in resources.devices] == [2, 0, 1]
-    assert (resources.homes, resources.servers) == ((0, 0, 1), (0, 0))
+    assert resources.homes == (0, 0, 1)
+    assert resources.servers == (0, 0)
     assert [machine.host for machine in resources.machines] == ["a", "machine-1"]
     assert resources.replicas_of(0) == [0, 1]
     assert find_resources(resources) is resources
@@ -79,7 +81,8 @@ def test_machines_with_addresses_have_processes(tmp_path):
         RemoteDevice("a", 1),
         RemoteDevice("machine-1", 0),
     )
-    assert (resources.homes, resources.servers) == ((0, 0, 1), (0, 1, 1))
+    assert resources.homes == (0, 0, 1)
+    assert resources.servers == (0, 1, 1)
     assert [machine.address for machine in resources.machines] == ["localhost", "10.0.0.2"]
     listed = [
         {"host": "a", "address": "localhost", "devices": [0, 1]},

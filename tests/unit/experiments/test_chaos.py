@@ -41,7 +41,9 @@ def test_a_kill(tmp_path):
 
 def test_options_of_hosts():
     options = parse(["chaos-hosts", "--kills", "3", "--hangs", "0", "--models", "trees"])
-    assert (options.kills, options.hangs, options.models) == (3, 0, ("trees",))
+    assert options.kills == 3
+    assert options.hangs == 0
+    assert options.models == ("trees",)
     with pytest.raises(SettingsError, match="--models"):
         hosts.main(hosts.ChaosHostsOptions(models=("forest",)))
     with pytest.raises(SettingsError, match="numbers above 0"):
@@ -65,7 +67,10 @@ def test_a_host_that_is_killed(tmp_path):
 
 def test_options_of_a_runner():
     options = parse(["chaos-runner", "--kills", "3", "--hangs", "0", "--model", "nmt"])
-    assert (options.kills, options.hangs, options.model, options.workers) == (3, 0, "nmt", 2)
+    assert options.kills == 3
+    assert options.hangs == 0
+    assert options.model == "nmt"
+    assert options.workers == 2
     with pytest.raises(
         SettingsError, match="setting `steps_between`: expected an integer of at least 1, got 0"
     ):

@@ -14,7 +14,9 @@ def test_every_model_can_be_named() -> None:
     assert get_args(Name) == tuple(RECIPES)
     for name in RECIPES:
         options = parse(["functions", name, "--epochs", "3"])
-        assert (options.name, options.epochs, options.target) == (name, 3, 0.0)
+        assert options.name == name
+        assert options.epochs == 3
+        assert options.target == 0.0
 
 
 @pytest.mark.parametrize("name", RECIPES)

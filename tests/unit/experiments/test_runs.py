@@ -300,7 +300,10 @@ def test_all_there_is_means_the_papers_settings(monkeypatch: pytest.MonkeyPatch)
         ({"full": True, "cell": "tai", "hidden": 7, "keep": 1.0}, "tai", 7, 1.0),
     ):
         cells = sentiment.chosen_cells(SentimentOptions(**given))
-        assert (cells.kind, cells.embedding, cells.hidden, cells.keep) == (kind, 300, hidden, keep)
+        assert cells.kind == kind
+        assert cells.embedding == 300
+        assert cells.hidden == hidden
+        assert cells.keep == keep
     assert (
         len(sentiment.tasks(SentimentOptions(synthetic=True, full=True, n_train=7))(0).train)
         == 1000
@@ -426,7 +429,9 @@ def test_babi15_has_enough_fresh_samples() -> None:
         Babi15Options(epochs=7, n_train=10, n_valid=30),
         0,
     )
-    assert (len(train), len(valid), len(questions)) == (10, 30, 8 * 10 + 30)
+    assert len(train) == 10
+    assert len(valid) == 30
+    assert len(questions) == 8 * 10 + 30
 
 
 def test_intervals_are_what_a_batch_brings() -> None:

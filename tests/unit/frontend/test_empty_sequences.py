@@ -567,7 +567,8 @@ def test_rows_of_rows_keep_what_is_known_of_their_values():
             none(0, 3).astype(np.float32),
         ]
     )
-    assert (known.values.shape, known.values.dtype) == ((0, 3), np.float32)
+    assert known.values.shape == (0, 3)
+    assert known.values.dtype == np.float32
     deep = amp.Ragged.of(
         [
             [],
@@ -580,11 +581,9 @@ def test_rows_of_rows_keep_what_is_known_of_their_values():
             ],
         ]
     )
-    assert (deep.values.values.shape, deep.sizes.tolist(), deep.values.sizes.tolist()) == (
-        (1, 2),
-        [0, 2],
-        [0, 1],
-    )
+    assert deep.values.values.shape == (1, 2)
+    assert deep.sizes.tolist() == [0, 2]
+    assert deep.values.sizes.tolist() == [0, 1]
     with pytest.raises(DataError, match=r"Ragged\.of, row 0: expected a list or an array, got 1\."):
         amp.Ragged.of([[1, [2]]])
 

@@ -192,10 +192,8 @@ def test_every_sequence_is_predicted_as_rows(dimension):
     }.items():
         found = predicted[name]
         np.testing.assert_array_equal(found.payload, values)
-        assert (found.instance.tolist(), found.fields[f"{dimension}_i"].tolist()) == (
-            [0, 0, 2],
-            [0, 1, 0],
-        )
+        assert found.instance.tolist() == [0, 0, 2]
+        assert found.fields[f"{dimension}_i"].tolist() == [0, 1, 0]
     np.testing.assert_array_equal(
         predicted["whole"].payload,
         [

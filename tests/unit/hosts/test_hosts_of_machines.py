@@ -34,14 +34,18 @@ THERE = {
 
 def test_a_host_on_each_machine_with_a_space_for_each_device(tmp_path):
     hosts = Hosts.from_resources(THERE)
-    assert (hosts.n, hosts.kind, hosts.names) == (2, "processes", ("a", "machine-1"))
-    assert (hosts.host_of_space, hosts.devices) == ((0, 1, 1), ((1,), (0, 2)))
+    assert hosts.n == 2
+    assert hosts.kind == "processes"
+    assert hosts.names == ("a", "machine-1")
+    assert hosts.host_of_space == (0, 1, 1)
+    assert hosts.devices == ((1,), (0, 2))
     assert hosts.workers_of_names(6) == {
         "a": [0, 1],
         "machine-1": [2, 3, 4, 5],
     }
     here = Hosts.from_resources(HERE)
-    assert (here.kind, here.host_of_space) == ("threads", (0, 0, 1))
+    assert here.kind == "threads"
+    assert here.host_of_space == (0, 0, 1)
     assert here.devices == (
         (jax.devices()[2], jax.devices()[0]),
         (jax.devices()[1],),

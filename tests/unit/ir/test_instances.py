@@ -182,18 +182,16 @@ def test_ragged_pumps_count_rows_for_each_message():
     bare = columns["bare"]
     some = columns["some"]
     one = columns["one"]
-    assert (bare.payload.tolist(), bare.sizes.tolist(), bare.instance.tolist()) == (
-        [1, 2, 3, 4],
-        [3, 1],
-        [0, 1],
-    )
-    assert (some.payload.tolist(), some.sizes.tolist()) == ([1, 2, 3, 7], [2, 1, 0, 1])
-    assert (some.instance.tolist(), some.fields["k"].tolist()) == ([0, 0, 1, 1], [0, 1, 5, 6])
-    assert (one.payload.tolist(), one.sizes.tolist(), one.fields["k"].tolist()) == (
-        [5, 6, 8],
-        [2, 1],
-        [4, 9],
-    )
+    assert bare.payload.tolist() == [1, 2, 3, 4]
+    assert bare.sizes.tolist() == [3, 1]
+    assert bare.instance.tolist() == [0, 1]
+    assert some.payload.tolist() == [1, 2, 3, 7]
+    assert some.sizes.tolist() == [2, 1, 0, 1]
+    assert some.instance.tolist() == [0, 0, 1, 1]
+    assert some.fields["k"].tolist() == [0, 1, 5, 6]
+    assert one.payload.tolist() == [5, 6, 8]
+    assert one.sizes.tolist() == [2, 1]
+    assert one.fields["k"].tolist() == [4, 9]
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,10 @@ def test_a_wait_of_no_time_is_none():
 
 def test_an_empty_trace():
     trace = Trace()
-    assert (len(trace), trace.span_ns, trace.busy_fraction(), trace.slices) == (0, 0, {}, [])
+    assert len(trace) == 0
+    assert trace.span_ns == 0
+    assert trace.busy_fraction() == {}
+    assert trace.slices == []
     assert repr(trace) == "Trace(0 slices on 0 workers over 0 ns: nothing; busy none)"
 
 

@@ -108,7 +108,9 @@ def test_every_gradient_is_in_one_update_with_the_version_that_it_saw(
             update.gradient_rows.tolist(),
             strict=True,
         )
-        assert (update.node, update.version, update.rows) == (node, version, rows)
+        assert update.node == node
+        assert update.version == version
+        assert update.rows == rows
         assert {(i, seen): n for i, seen, n in entries} == held
         assert sum(held.values()) == rows
         assert (update.epoch == 3).all()

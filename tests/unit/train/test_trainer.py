@@ -1582,7 +1582,8 @@ def test_an_error_reaches_its_target_from_above_an_accuracy_from_below():
     history = History(
         [Epoch(i, {}, {"error": e, "accuracy": a}, *rest) for i, (e, a) in enumerate(values, 1)]
     )
-    assert (history.best("error"), history.best()) == (6.0, 0.9)
+    assert history.best("error") == 6.0
+    assert history.best() == 0.9
     assert history.first_to(6.4, "error") is history[1]
     assert history.first_to(0.9) is history[1]
     assert history.first_to(5.0, "error") is None and history.first_to(0.95) is None

@@ -340,7 +340,10 @@ def test_values_between_two_validations_are_interpolated_over_the_logarithm_of_t
     assert trial.to_value(0.0) == (0.0, 0.0)
     assert trial.to_value(1.5) is None
     result = trial.result()
-    assert (result.seconds, result.examples, result.per_s, result.best) == (4.0, 400, 100.0, 1.0)
+    assert result.seconds == 4.0
+    assert result.examples == 400
+    assert result.per_s == 100.0
+    assert result.best == 1.0
     assert result.seconds_to_target == pytest.approx((201.0 * (401.0 / 201.0) ** 0.8 - 1) / 100)
 
 

@@ -167,7 +167,10 @@ def test_padding_of_an_adjoint_alone_reads_no_activation_that_was_never_recorded
     )
     e.virtual(data)
     back = e.scheduler.counts.read().stages["f"]
-    assert (back.forward, back.backward, back.most_messages, back.dispatches) == (3, 3, 3, 4)
+    assert back.forward == 3
+    assert back.backward == 3
+    assert back.most_messages == 3
+    assert back.dispatches == 4
     _, grad = expected(body, rows(3))
     np.testing.assert_allclose(e.gradients["f"], grad, rtol=1e-5)
 

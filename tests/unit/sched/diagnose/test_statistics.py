@@ -37,7 +37,8 @@ def counted(side, told, plan):
             "infer": own.infer,
         }
         assert directions == {direction: forth[name, direction] for direction in directions}
-        assert (own.dispatches, own.rows) == (dispatches[name], rows[name])
+        assert own.dispatches == dispatches[name]
+        assert own.rows == rows[name]
     assert {name: node.updates for name, node in stats.nodes.items() if node.updates} == updates
     for node in stats.nodes.values():
         assert (

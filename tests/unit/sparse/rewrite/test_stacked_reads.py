@@ -237,7 +237,8 @@ def test_a_stack_knows_its_parameters():
         ["b", "a", "c"],
         {"a": 3, "b": 5, "c": 2},
     )
-    assert (stack.starts, stack.n_rows) == ((0, 5, 8), 10)
+    assert stack.starts == (0, 5, 8)
+    assert stack.n_rows == 10
     assert stack.spans == {
         "b": (0, 5),
         "a": (5, 8),

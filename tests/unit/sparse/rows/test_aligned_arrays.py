@@ -19,7 +19,8 @@ from ampjax.sparse.rows.aligned_arrays import ALIGNMENT, aligned_empty
 def test_they_are_aligned_and_otherwise_like_any_other(shape, dtype):
     for _ in range(5):
         array = aligned_empty(shape, dtype)
-        assert (array.shape, array.dtype) == (shape, np.dtype(dtype))
+        assert array.shape == shape
+        assert array.dtype == np.dtype(dtype)
         assert array.flags.c_contiguous
         assert not array.size or array.ctypes.data % ALIGNMENT == 0
         array[...] = 1

@@ -110,7 +110,8 @@ def test_a_request_waits_for_all_pushes_and_each_counts_once(clients):
     assert driver.answer(0.0) is None
     first.send(push(1.0, 0, 1))
     local, sums = driver.answer().result[0]
-    assert (local.tolist(), sums.tolist()) == ([3], [3.0])
+    assert local.tolist() == [3]
+    assert sums.tolist() == [3.0]
 
 
 def test_a_pull_waits_for_an_update(clients):

@@ -175,7 +175,8 @@ def test_it_is_saved_restored_and_split_to_the_bit(
         each.push(ids, gradients(ids, 3))
         oracle.require_same(each)
     saved = table_files.read_manifest(folder / "whole")["files"][0]
-    assert (saved["dtype"], saved["shape"]) == ("uint8", [N_ROWS, 4])
+    assert saved["dtype"] == "uint8"
+    assert saved["shape"] == [N_ROWS, 4]
 
 
 @pytest.mark.slow
