@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.public_packages import PUBLIC
 
+import ampjax
 from ampjax.sched.decisions.policy import POLICIES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -27,7 +28,7 @@ ANSWERS = {
     "guides/checkpoints.md": ("checkpoint", "resume", "save", "reproducible"),
     "guides/models_as_functions.md": ("dropout", "flax"),
     "guides/optimizers.md": ("clip_by_global_norm", "freeze", "learning rate schedule"),
-    "guides/own_model.md": ("predict",),
+    "guides/own_model.md": ("predict", "shuffle", "validation"),
     "guides/recipes.md": ("averaged weights (ema)", "early stopping", "export", "fine-tune"),
     "guides/sequence_to_sequence.md": ("beam", "greedy"),
     "guides/slow.md": ("slow", "compile time", "memory"),
@@ -136,6 +137,15 @@ def test_every_public_name_is_in_the_reference(package):
         "a public name without an entry in docs/reference"
     )
     assert entries <= set(exported), "an entry in docs/reference that is not public"
+
+
+def test_each_combinator_says_when_it_runs():
+    page = (DOCS / "reference/combinators.md").read_text(encoding="utf-8")
+    silent = []
+    for name in re.findall(r"^::: ampjax\.(\w+)$", page, re.MULTILINE):
+        if "When it runs: " not in getattr(ampjax, name).__doc__:
+            silent.append(name)
+    assert silent == []
 
 
 def test_two_pages_name_every_policy():

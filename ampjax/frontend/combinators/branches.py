@@ -77,6 +77,9 @@ def cond(
 
     AMPNet's Cond node, for a graph that is built by hand, is `ampjax.graphs.cond`.
 
+    When it runs: both functions are traced once. A choice that follows from the instance is made on the host, and the chosen function alone
+    runs, on the device. By a computed value messages choose once it is read back; a batch computes both, and a mask chooses.
+
     Args:
       pred: A truth value, or an integer that counts as one; it follows from the instance, or is `amp.read`.
       true: The function that runs if `pred` is true.
@@ -110,6 +113,9 @@ def switch(
     *operands: Any,
 ) -> Any:
     """Runs one of several functions, as `jax.lax.switch` does: only the chosen one runs.
+
+    When it runs: each function is traced once. A choice that follows from the instance is made on the host, and the chosen function alone
+    runs, on the device. By a computed value messages choose once it is read back; a batch computes all, and a mask chooses.
 
     Args:
       index: Its number, which follows from the instance, or is `amp.read`; clamped to those that there are.
@@ -156,6 +162,8 @@ def read(x: Any, assume: int = 0) -> Any:
 
     The value is read back from the device, which costs a wait; messages that wait are still computed together.
 
+    When it runs: as messages on the host, once for each value, when it has come from the device; a batch reads nothing back.
+
     Args:
       x: An integer or truth value, shape `()`.
       assume: What is taken where nothing is computed: when memory is sized and kernels are compiled ahead, and in simulations.
@@ -201,6 +209,10 @@ def while_loop(
     """Runs `body` as long as `test` holds, which reads a value with `amp.read`; at most `most` times.
 
     For a number of rounds that the instance says, use `fori_loop`: it waits for no device.
+
+    When it runs: both functions are traced, not run. Then they run on the device: as messages once for each round of each example, whose
+    end the host decides when the value is read back; as a batch once for each round, of all examples, as long as one goes on or until
+    `most`.
 
     Args:
       test: `test(carry)`: a truth value made of what `amp.read` gives.

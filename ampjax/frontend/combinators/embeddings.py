@@ -27,6 +27,8 @@ def look_up(table: Any, ids: Any) -> jax.Array:
     Give `amp.compile` the table as the value of a key of the parameters; the node that reads it is called like the key (see
     `ampjax.nn.TableEmbed`). In a model that runs as it is a table's rows are constants: `Compiled.params` gives them as an array.
 
+    When it runs: an array is read on the device, with the operations around it; a table on the host, once for each message.
+
     Args:
       table: `[n, *row]`: an array, or a table among the parameters.
       ids: Integers of any shape. In an array, negative ones count from its end, and those outside read the nearest row; a table refuses both.

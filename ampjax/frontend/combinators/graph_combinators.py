@@ -115,6 +115,9 @@ def propagate(
 ) -> Any:
     """Sends values over the edges of a graph: each node gets `sum over edges that lead to it of sends[kind](h[sender])`.
 
+    When it runs: each function is traced once. Then it runs on the device, for the edges of its kind: as messages those of one example at a
+    time, as a batch those of all examples together.
+
     Args:
       sends: A function for each kind of edge, from the value of a node to what is sent; all return floats of the same structure and
         shapes. It counts once for each edge. A single function is for edges of one kind.

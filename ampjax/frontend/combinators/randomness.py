@@ -47,6 +47,8 @@ _KEYS: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
 def training(key: jax.Array) -> Iterator[None]:
     """Lets a model on concrete values draw random numbers, as in training.
 
+    When it runs: in Python, around a model that runs as it is; a compiled model draws in `fit` without it.
+
     Args:
       key: A PRNG key; each draw gets a new one from it. A compiled model draws other numbers from the same distributions.
 
@@ -73,6 +75,9 @@ def stochastic(
     """`f(key, *operands)` in training, `otherwise(*operands)` elsewhere.
 
     A compiled model gives every message a key of its own, the same in forward and backward, and another in each epoch.
+
+    When it runs: both functions are traced once. Then one of them runs on the device: as messages once for each message, as a batch once
+    for all rows, each of which has its own key.
 
     Args:
       f: What is computed in training, with a PRNG key.
@@ -154,6 +159,8 @@ def _in_each(leaf: Any, rate: float) -> Any:
 
 def dropout(x: Any, rate: float) -> Any:
     """Sets entries to zero in training, each with probability `rate`, and scales the others by `1 / (1 - rate)` (Srivastava et al. 2014).
+
+    When it runs: on the device, in training: as messages it draws for each message, as a batch for each row.
 
     Args:
       x: A pytree of float arrays, or of whole sequences of such arrays.

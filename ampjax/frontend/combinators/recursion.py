@@ -57,6 +57,9 @@ def recurse(
     So directed acyclic graphs, tables of dynamic programming, and trees by any arrays of numbers are gone through. Each element's result is
     computed once, however many ask for it.
 
+    When it runs: `f` is traced once. Then it runs on the device: as messages once for each element, when the results that it is made of
+    have come, as a batch once for all elements that wait for equally many others.
+
     Args:
       f: `f(recur, *elements) -> result`, a pytree of arrays. `recur(j)` gives the result at element `j`, an integer that follows from the
         instance alone; for a negative `j` it gives `init`.

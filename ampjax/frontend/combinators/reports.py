@@ -34,6 +34,8 @@ def metric(name: str, value: Any, count: Any = 1.0) -> None:
 
     Does nothing when the model runs uncompiled.
 
+    When it runs: on the device, where the value is computed: as messages with the loss, as a batch once for all examples.
+
     Args:
       name: The metric's name.
       value: A number or truth value, shape `()`.
@@ -85,6 +87,9 @@ def output(name: str, value: Any) -> None:
 
     Does nothing when the model runs uncompiled.
 
+    When it runs: on the device, where the value is computed: as messages once for each row, as a batch once for all rows; `predict` brings
+    the rows to the host.
+
     Args:
       name: The output's name.
       value: An array, or a sequence of arrays. A row's state fields tell its element: `t_i` is its number along the dimension `t`.
@@ -109,6 +114,9 @@ def node(
     **options: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes a function one node of the graph, with a name and with the parameters that the function reads.
+
+    When it runs: the function is traced once at each place that calls it. Then it runs on the device: as messages in one call for those
+    that wait, as a batch once for all rows.
 
     Args:
       name: The node's name.

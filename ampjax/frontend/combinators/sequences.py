@@ -73,6 +73,9 @@ def scan(
 ) -> tuple[Any, Any]:
     """`jax.lax.scan` over sequences whose length is the instance's, 0 included.
 
+    When it runs: `f` is traced once. Then it runs on the device, in the sequence's order: as messages once for each element, as a batch
+    once for each position, of all examples that have an element there.
+
     Args:
       f: `f(carry, x) -> (carry, y)`, for one element.
       init: The first carry, a pytree of arrays; for `amp.vmap` also of sequences, which keep their lengths.
@@ -154,6 +157,9 @@ def _no_pair(line: str, results: Sequence[Any]) -> GraphError:
 def map(f: Callable[..., Any], *xs: Any) -> Any:
     """`f` of each element of a sequence, or of the elements of several sequences of one length.
 
+    When it runs: `f` is traced once. Then it runs on the device: as messages once for each element, as a batch once for the elements of all
+    examples.
+
     Args:
       f: The function of one element of each.
       xs: Pytrees of sequences.
@@ -200,6 +206,9 @@ def fori_loop(
     init: Any,
 ) -> Any:
     """`body` so many times, a number that the instance says.
+
+    When it runs: `n` is computed on the host, and `body` is traced once. Then `body` runs on the device, in order: as messages once for
+    each round of each example, as a batch once for each round, of all examples that have so many.
 
     Args:
       n: How often: an integer that follows from the instance alone; below 0 counts as 0.
@@ -260,6 +269,8 @@ def count(n: Any) -> Any:
 def length(xs: Any) -> Any:
     """Counts the elements of a sequence: an int32, which follows from the instance alone.
 
+    When it runs: on the host, once for each example: when `compiled.data` is given it, or when a batch is packed.
+
     Args:
       xs: A sequence, or a pytree of sequences of one length.
 
@@ -284,6 +295,8 @@ def length(xs: Any) -> Any:
 def sum(xs: Any) -> Any:
     """The sum of a sequence's elements; 0 for an empty one.
 
+    When it runs: on the device, as messages once for each sequence, when its last element has come, as a batch once for all sequences.
+
     Args:
       xs: A sequence, or a pytree of sequences.
 
@@ -300,6 +313,8 @@ def sum(xs: Any) -> Any:
 
 def max(xs: Any) -> Any:
     """The largest of a sequence's elements, entry by entry; minus infinity for an empty one, of which most losses make NaN. Equal ones share the gradient.
+
+    When it runs: on the device, as messages once for each sequence, when its last element has come, as a batch once for all sequences.
 
     Args:
       xs: A sequence, or a pytree of sequences.
@@ -321,6 +336,8 @@ def max(xs: Any) -> Any:
 def logsumexp(xs: Any) -> Any:
     """`log(sum(exp(x)))` over a sequence, entry by entry; minus infinity for an empty one.
 
+    When it runs: on the device, as messages once for each sequence, when its last element has come, as a batch once for all sequences.
+
     Args:
       xs: A sequence, or a pytree of sequences.
 
@@ -341,6 +358,8 @@ def logsumexp(xs: Any) -> Any:
 def mean(xs: Any) -> Any:
     """The mean of a sequence's elements; 0 for an empty one.
 
+    When it runs: on the device, as messages once for each sequence, when its last element has come, as a batch once for all sequences.
+
     Args:
       xs: A sequence, or a pytree of sequences.
 
@@ -356,6 +375,9 @@ def mean(xs: Any) -> Any:
 
 def softmax(xs: Any) -> Any:
     """`exp(x - logsumexp(x))` over a sequence, entry by entry: `exp(x) / sum(exp(x))` with one reduction, and without overflow.
+
+    When it runs: on the device: the reduction once its last element has come, then each element's quotient; as a batch both once for all
+    sequences.
 
     Args:
       xs: A sequence of floats.
@@ -373,6 +395,9 @@ def softmax(xs: Any) -> Any:
 
 def take(xs: Any, at: Any) -> Any:
     """One element of a sequence.
+
+    When it runs: the number is computed on the host. The element is read on the device: as messages once for each read, as a batch once for
+    all of them.
 
     Args:
       xs: A sequence, or a pytree of sequences of one length.
@@ -428,6 +453,9 @@ def window(
     """Each element of a sequence together with its neighbours: the input of a convolution over the sequence.
 
     A graph of messages reads each neighbour as `amp.take` does. Windows of what follows from the instance, such as words, need no messages.
+
+    When it runs: on the device: as messages each neighbour is read once, as a batch all neighbours together. Windows of what follows from
+    the instance are made on the host.
 
     Args:
       xs: A sequence, or a pytree of sequences of one length; of arrays, not of sequences.

@@ -39,6 +39,9 @@ def fold_tree(
 ) -> tuple[Any, Any]:
     """Computes a state for each node of a tree, from the leaves up.
 
+    When it runs: `leaf` and `branch` are traced once. Then they run on the device: as messages once for each node, when its children's
+    states have come; as a batch once for all leaves, and step by step for the branches whose children are done.
+
     Args:
       leaf: `leaf(value)`: a leaf's state, a pytree of arrays.
       branch: `branch(value, child_0, ..., child_k)` with `arity` children; without `arity`, `branch(value, children)`, where `children` is
@@ -169,6 +172,9 @@ def scan_tree(
     tree: Tree,
 ) -> Any:
     """Computes a state for each node of a tree, from the root down.
+
+    When it runs: `f` is traced once. Then it runs on the device: as messages once for each node, when its parent's state has come, as a
+    batch once for each level of all trees.
 
     Args:
       f: `f(state, value) -> state`: a node's state from its parent's and its own value.
