@@ -35,8 +35,6 @@ if sys.dont_write_bytecode and "PYTEST_XDIST_WORKER" not in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LAWS = Path(__file__).parent / "property"
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
@@ -70,14 +68,10 @@ def compile_loops():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves tests marked `nightly` to a nightly run, and `users` to runs that compile as users do. Long and nightly tests are slow, too; tests that draw examples are laws."""
+    """Leaves tests marked `nightly` to a nightly run, and `users` to runs that compile as users do. Long and nightly tests are slow, too."""
     for item in items:
         if item.get_closest_marker("long") or item.get_closest_marker("nightly"):
             item.add_marker("slow")
-        if item.path.is_relative_to(LAWS) or getattr(
-            getattr(item, "obj", None), "is_hypothesis_test", False
-        ):
-            item.add_marker("law")
     if not AS_USERS:
         leave_further_cases(items)
     kept = []
