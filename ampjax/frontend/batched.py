@@ -19,7 +19,6 @@ from ampjax.frontend.batches.ragged_results import Reports
 from ampjax.frontend.batches.row_lowering import STEP_RULES
 from ampjax.frontend.batches.row_program import RowProgram
 from ampjax.frontend.batches.row_tables import Examples, Sizes, rounded
-from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import type_of
 from ampjax.frontend.draft.payload_types import typed_key
@@ -27,6 +26,7 @@ from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.instance_spec import list_once, parse
 from ampjax.frontend.redrawn_instances import PlainSource
 from ampjax.frontend.whole_sequences.sequence_operations import of_sequences
+from ampjax.ir.host_tables import is_table
 from ampjax.lanes.lane_function import LaneFunction
 from ampjax.utils.compilation_cache import use_compilation_cache
 
@@ -364,7 +364,7 @@ class Batched:
     def _program(self, params: Any) -> RowProgram:
         """The program for parameters of these types; made at first use."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-            if isinstance(leaf, AnyTable):
+            if is_table(leaf):
                 fix = "Give its rows as an array, `table.dense()`; models with tables in host memory train through `amp.compile`."
                 where = f"{self!r}, params{jax.tree_util.keystr(path)}"
                 raise GraphError(where, "arrays", "a table in host memory", fix)

@@ -16,7 +16,6 @@ from ampjax.errors import DataError, GraphError, ParameterError, SameNumbersWarn
 from ampjax.frontend import rules
 from ampjax.frontend.batched import Batched
 from ampjax.frontend.batches.symbolic_lengths import evaluated, names_in
-from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.reports import NODE, OUTPUT, node
 from ampjax.frontend.combinators.running_models import remember
 from ampjax.frontend.combinators.structures import Stacked
@@ -53,11 +52,11 @@ from ampjax.frontend.parameter_checks import refuse_state, require_float
 from ampjax.frontend.redrawn_instances import PlainSource, RedrawnInstances
 from ampjax.frontend.shared_keys import lines_of_shared_draws, refuse_other_generators
 from ampjax.ir.graph import Graph
+from ampjax.ir.host_tables import is_table
 from ampjax.ir.narrow_floats import narrowest, narrowest_floats
 from ampjax.ir.ops.body_shapes import OF_THE_LOSS
 from ampjax.jaxprs.primitives import DRAWS, shape_text
 from ampjax.numerics.differences import Verification, tolerance_for
-from ampjax.sparse import Table
 from ampjax.train.assemble import require_closed
 from ampjax.utils.progress import Reporter
 
@@ -102,7 +101,7 @@ class Compiled:
         root = IndexSpace()
         tables = {}
         for key, value in params.items():
-            if isinstance(value, AnyTable):
+            if is_table(value):
                 tables[key] = value
         arrays = {key: value for key, value in params.items() if key not in tables}
         values = _params_values(arrays)
@@ -327,10 +326,7 @@ class Compiled:
         examples = list_once(examples)
         values = self.initial_params if params is None else params
         _require_names("verify", values, "compiled.params(trainer.params)")
-        values = {
-            key: value.dense() if isinstance(value, Table) else value
-            for key, value in values.items()
-        }
+        values = {key: value.dense() if is_table(value) else value for key, value in values.items()}
         if tolerance is None:
             allowed = tolerance_for(self._narrowest or narrowest_floats(self.graph))
         else:
@@ -425,7 +421,7 @@ def compile(
     for path, leaf in jax.tree_util.tree_leaves_with_path(dict(params)):
         where = f"compile, params, `{jax.tree_util.keystr(path)}`"
         name = path[0].key
-        if isinstance(leaf, AnyTable):
+        if is_table(leaf):
             if len(path) > 1:
                 fix = 'Make it the value of a key of its own: `{"embed": table, ...}`.'
                 raise GraphError(
@@ -487,7 +483,7 @@ def _refuse_copies_and_tables(params: Mapping[str, Any], copies: int) -> None:
         fix = "Leave `copies` out: a batch is one program."
         raise GraphError("compile, messages=False", "one copy", f"{copies}", fix)
     for key, value in params.items():
-        if isinstance(value, AnyTable):
+        if is_table(value):
             fix = "Give its rows, `table.dense()`, or leave `messages=False` out."
             where = f"compile, messages=False, params, `{key}`"
             raise GraphError(where, "arrays", "a table in host memory", fix)

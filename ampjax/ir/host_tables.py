@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -37,6 +37,16 @@ class HostTable(Protocol):
     def opt_state(self) -> Any:
         """A copy of the optimizer's state."""
         ...
+
+
+def is_table(value: Any) -> TypeGuard[HostTable]:
+    """Tells a table in host memory from an array: rows of a table are pulled, and their gradients pushed.
+
+    Args:
+      value: Any value among parameters.
+    """
+    kind = type(value)
+    return hasattr(kind, "pull") and hasattr(kind, "push")
 
 
 class SentTable(HostTable, Protocol):

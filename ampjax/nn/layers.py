@@ -12,6 +12,7 @@ import optax
 
 from ampjax.devices.memory_budget import payload_budget
 from ampjax.errors import SettingsError
+from ampjax.ir.host_tables import is_table
 from ampjax.plan.node_memory import bytes_with
 from ampjax.sparse.table.sharded_table import Table
 from ampjax.sparse.table.table_or_dense import (
@@ -20,7 +21,6 @@ from ampjax.sparse.table.table_or_dense import (
     table_or_dense,
     touched_share,
 )
-from ampjax.sparse.table.travelling_table import TravellingTable
 from ampjax.utils.setting_checks import above_zero, at_least, integers
 
 
@@ -172,7 +172,7 @@ class TableEmbed:
     table: Table
 
     def __post_init__(self) -> None:
-        if not isinstance(self.table, Table | TravellingTable):
+        if not is_table(self.table):
             fix = "Make one: `ampjax.sparse.Table(values, tx)`."
             raise SettingsError(
                 "TableEmbed, `table`",

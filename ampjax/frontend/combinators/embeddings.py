@@ -11,14 +11,10 @@ from jax.core import ShapedArray
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Combinator, bind, dimensions, user_line
+from ampjax.ir.host_tables import is_table
 from ampjax.jaxprs.primitives import shape_text
-from ampjax.sparse import Table
-from ampjax.sparse.table.travelling_table import TravellingTable
 
 LOOK_UP = Combinator("look_up")
-
-AnyTable = Table | TravellingTable
-"""A table, or what stands for it where the model is compiled again in another process."""
 
 
 def look_up(table: Any, ids: Any) -> jax.Array:
@@ -47,7 +43,7 @@ def look_up(table: Any, ids: Any) -> jax.Array:
         raise GraphError(
             user_line(), "integers as ids of rows", shape_text(ids), 'Declare them as "int32[]".'
         )
-    if not isinstance(table, AnyTable):
+    if not is_table(table):
         from_start = jnp.where(ids < 0, ids + len(table), ids)
         return table[jnp.clip(from_start, 0, len(table) - 1)]
     shape = (*ids.shape, *table.shape[1:])

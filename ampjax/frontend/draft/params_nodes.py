@@ -15,8 +15,8 @@ from ampjax.errors import GraphError, ParameterError
 from ampjax.frontend.combinators.user_errors import BATCHES_TAKE_IT
 from ampjax.frontend.draft.values import Leaf
 from ampjax.ir.graph import Graph
+from ampjax.ir.host_tables import HostTable, is_table
 from ampjax.optim.joint.params_form import UNREAD, ParamsForm
-from ampjax.sparse import Table
 from ampjax.train.initial_params import require_like
 
 
@@ -86,7 +86,7 @@ class ParamsNodes:
                 node.leaves.append(leaf)
         return node
 
-    def key_of(self, table: Table, line: str) -> str:
+    def key_of(self, table: HostTable, line: str) -> str:
         """The key of a table in host memory, whose node has this name.
 
         Raises:
@@ -191,7 +191,7 @@ class ParamsNodes:
                 every.append((key, i))
         result = []
         for leaf in every:
-            if leaf not in read and not isinstance(self.leaf(leaf), Table):
+            if leaf not in read and not is_table(self.leaf(leaf)):
                 result.append(leaf)
         return result
 
@@ -288,7 +288,7 @@ class ParamsNodes:
         params_by_node: dict[str, Any] = {}
         for node in self._nodes.values():
             tree, leaves = self.of(node)
-            if isinstance(tree, Table):
+            if is_table(tree):
                 _require_own_rows(node.name, tree, params[node.name])
                 continue
             values = []
@@ -319,10 +319,10 @@ class ParamsNodes:
 
 
 def _as_array(leaf: Any) -> Any:
-    return leaf.dense() if isinstance(leaf, Table) else leaf
+    return leaf.dense() if is_table(leaf) else leaf
 
 
-def _require_own_rows(name: str, table: Table, params: Any) -> None:
+def _require_own_rows(name: str, table: HostTable, params: Any) -> None:
     """Checks that the value given for a table is that table, or its own rows: no others can be put into a table."""
     if params is not table and not np.array_equal(params, table.dense()):
         fix = "Make the table from these rows, and compile with it."
