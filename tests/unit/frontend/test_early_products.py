@@ -236,6 +236,20 @@ def test_reports_of_a_loop_keep_their_order(reverse):
             np.testing.assert_allclose(own, want, rtol=1e-4, atol=1e-5)
 
 
+def assert_factors_are_late_or_early(equations, late):
+    """Asserts that all parts of a product's factor depend on what is late, or none."""
+    comes_late = depending(equations, late)
+    joins = {}
+    for each in equations:
+        if each.primitive.name == "concatenate":
+            joins[each.outvars[0]] = each
+    for equation in equations:
+        if equation.primitive.name == "dot_general":
+            for factor in equation.invars:
+                joined = joins[factor].invars if factor in joins else [factor]
+                assert len({part in comes_late for part in joined}) == 1
+
+
 @settings(max_examples=30)
 @given(
     st.lists(
@@ -285,16 +299,7 @@ def test_no_product_joins_what_is_late_to_what_is_not(parts, on_the_right, seed)
         np.testing.assert_allclose(found, product(matrix, *values), rtol=1e-12)
     made = [v for equation in split.eqns for v in equation.outvars]
     assert len({*made}) == len(made)
-    comes_late = depending(split.eqns, late)
-    joins = {}
-    for each in split.eqns:
-        if each.primitive.name == "concatenate":
-            joins[each.outvars[0]] = each
-    for equation in split.eqns:
-        if equation.primitive.name == "dot_general":
-            for factor in equation.invars:
-                joined = joins[factor].invars if factor in joins else [factor]
-                assert len({part in comes_late for part in joined}) == 1
+    assert_factors_are_late_or_early(split.eqns, late)
     if len({is_late for _, is_late in parts}) == 1:
         assert split is jaxpr
 
