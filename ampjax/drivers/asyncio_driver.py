@@ -20,8 +20,8 @@ from ampjax.drivers.sampling_timer import SamplingTimer
 from ampjax.drivers.tracer import Tracer
 from ampjax.drivers.waiting_timer import WaitingTimer
 from ampjax.engine.executor_protocol import AnyExecutor
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.layout import columns as c
 from ampjax.trace.trace import Trace
 from ampjax.utils.wait_with_warning import wait_with_warning
 

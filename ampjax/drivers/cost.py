@@ -18,9 +18,9 @@ from ampjax.ir.ops.body_shapes import init_shapes
 from ampjax.ir.ops.payload_nodes import Compute
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage
-from ampjax.sched.columns import OF_INPUT, OF_OUTPUT, DispatchRates
 from ampjax.sched.decisions.dispatch import BACKWARD, DIRECTIONS, FORWARD, INFER, Dispatch
 from ampjax.sched.decisions.parameter_changes import JointUpdate, Update, nodes_of
+from ampjax.sched.layout.columns import OF_INPUT, OF_OUTPUT, DispatchRates
 from ampjax.sched.updates.counters import edge_columns
 
 Cost = Callable[[Dispatch], int]

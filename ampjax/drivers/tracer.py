@@ -12,9 +12,9 @@ import numpy as np
 from ampjax.drivers.run import DriverLoop
 from ampjax.engine.timing.device_times import KernelKind, Times
 from ampjax.plan.stages import Stage
-from ampjax.sched.columns import N_DIRECTIONS
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, Update, updates_in
+from ampjax.sched.layout.columns import N_DIRECTIONS
 from ampjax.trace.trace import Trace
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from ampjax.drivers.cost import Cost, FlopsCost
 from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.tracer import Tracer, add_dispatch
-from ampjax.sched.columns import DispatchRates
 from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.layout.columns import DispatchRates
 from ampjax.sched.virtual_time import VirtualClock
 from ampjax.trace.trace import Trace
 

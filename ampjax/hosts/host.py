@@ -26,10 +26,10 @@ from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import CHANGE, FEED, FORGET, LAUNCH, TAKE, Names, Operation, operations
 from ampjax.hosts.questions import Answer, answer, leaves_of, with_leaves
 from ampjax.hosts.row_exchange import GivenUp, RowExchange, RowsFailed, Slot
-from ampjax.sched.columns import TRASH
 from ampjax.sched.decisions.dispatch import BACKWARD, DIRECTIONS, UPDATE
 from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.parameter_changes import Average, Change, Merge, nodes_of
+from ampjax.sched.layout.columns import TRASH
 
 AHEAD = 2
 """Batches that a host has issued to its devices, at most, before it waits for the first of them."""

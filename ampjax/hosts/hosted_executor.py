@@ -19,10 +19,10 @@ from ampjax.hosts.line_writer import LineWriter
 from ampjax.hosts.operations import PUT, TAKE, BatchWriter, Names
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.decided_lines import Capacities, DecidedLines
 from ampjax.sched.decisions.dispatch import BACKWARD
 from ampjax.sched.decisions.parameter_changes import Change, JointUpdate, Update, nodes_of
+from ampjax.sched.layout import columns as c
 from ampjax.sched.programs.feeds import Feed
 
 

@@ -11,9 +11,9 @@ from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import BRINGS_UPDATES, LAUNCH, PUT, TAKE, Names
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage
-from ampjax.sched import columns as c
-from ampjax.sched.columns import BACKWARD, N_DIRECTIONS
 from ampjax.sched.decisions.decided_lines import Capacities, DecidedLines
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import BACKWARD, N_DIRECTIONS
 
 
 class _Operation(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import Tables
 
 QUEUE_COLUMNS = [
     c.HEAD,

@@ -10,16 +10,16 @@ import numpy as np
 from ampjax.ir.instances import Messages, Topology
 from ampjax.plan.passes import PURPOSES
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.decisions.under_way import UnderWay
+from ampjax.sched.layout import columns as c
 from ampjax.sched.programs.feeds import Feed
 from ampjax.sched.programs.growing import GrowingPrograms
 from ampjax.sched.programs.growth_writer import GrowthWriter
 from ampjax.sched.programs.program_cache import ProgramCache
 from ampjax.sched.pumping import Pumping
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
-from ampjax.sched.under_way import UnderWay
 from ampjax.sched.updates.rounds import UpdateRounds
 from ampjax.unfold.unfolding import Unfolding
 

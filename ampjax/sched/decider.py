@@ -7,13 +7,13 @@ from types import ModuleType
 import numpy as np
 
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
 from ampjax.sched.choosing.policy_numbers import BY_ASKING
 from ampjax.sched.choosing.ready_queues import NO_QUEUE, ReadyQueues
 from ampjax.sched.decisions.decided_lines import DecidedLines, Decisions
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.layout import columns as c
 from ampjax.sched.make_dispatches import DispatchMaker
 from ampjax.sched.tables.plan_tables import lengthen_table
 from ampjax.sched.tables.program_store import ProgramStore

@@ -12,8 +12,8 @@ import numpy as np
 from ampjax.ir.instances import Topology
 from ampjax.ir.state import HANDLE, INSTANCE
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import BACKWARD, Dispatch, brings_gradients
+from ampjax.sched.layout import columns as c
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.unfold.rules.edges import DispatchEdges, EdgeIndex

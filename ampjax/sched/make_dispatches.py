@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.decided_lines import DecidedLines
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, Update
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.layout import columns as c
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.sched.updates.counters import edge_columns

@@ -10,7 +10,7 @@ import numpy as np
 from ampjax.errors import InvariantError
 from ampjax.ir.instances import Messages, Topology
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
+from ampjax.sched.layout import columns as c
 from ampjax.sched.programs.feeds import Feed, Feeds
 from ampjax.sched.programs.growing import GrowingPrograms
 from ampjax.sched.programs.program_cache import ProgramCache

@@ -14,7 +14,6 @@ import numpy as np
 
 from ampjax.ir.instances import Messages
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
 from ampjax.sched.abandon import forget_all
 from ampjax.sched.admission import Admission
 from ampjax.sched.choosing.policy_numbers import BY_ASKING
@@ -28,6 +27,7 @@ from ampjax.sched.diagnose.invariants import check as check_laws
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.sched.diagnose.statistics import RunCounts
 from ampjax.sched.dispatch_contents import DispatchContents
+from ampjax.sched.layout import columns as c
 from ampjax.sched.programs.feeds import Feed
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.sched.updates.counters import UpdateCounters

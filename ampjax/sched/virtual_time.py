@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampjax.sched import columns as c
-from ampjax.sched.columns import DispatchRates, Tables
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import DispatchRates, Tables
 
 
 class VirtualClock:

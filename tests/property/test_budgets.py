@@ -21,10 +21,10 @@ from support.laws import (
     updated,
 )
 
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import FORWARD
 from ampjax.sched.decisions.parameter_changes import Average, Merge, ReplicaSync, Update, nodes_of
 from ampjax.sched.decisions.policy import wavefront
+from ampjax.sched.layout import columns as c
 
 
 class Versions:

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from support import graphs
 from support.control import WaitingQueue, admit, plan_for, scheduler_for, step, tell
 
-from ampjax.sched import columns as c
 from ampjax.sched.choosing.backlog import Backlog
 from ampjax.sched.decisions.policy import POLICIES, Ranked
+from ampjax.sched.layout import columns as c
 
 PLAN = plan_for(graphs.chain(3))
 RANKED = sorted(name for name, policy in POLICIES.items() if isinstance(policy, Ranked))

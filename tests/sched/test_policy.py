@@ -11,7 +11,6 @@ from support.control import WaitingQueue, admit, drain, plan_for, scheduler_for,
 
 from ampjax.errors import SettingsError
 from ampjax.plan.stage_kinds import TRANSFER
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import BACKWARD, DIRECTIONS, FORWARD, INFER
 from ampjax.sched.decisions.policy import (
     POLICIES,
@@ -22,6 +21,7 @@ from ampjax.sched.decisions.policy import (
     one_forward_one_backward,
     wavefront,
 )
+from ampjax.sched.layout import columns as c
 
 PLAN = plan_for(graphs.chain(1))
 STAGE = PLAN.stages[0]

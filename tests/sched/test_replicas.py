@@ -7,9 +7,9 @@ from support import graphs
 from support.control import admit, drain, plan_for, scheduler_for
 
 import ampjax.graphs as ag
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.parameter_changes import Average, Contribute, Merge, ReplicaSync, Update
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.layout import columns as c
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.sched.updates.replica_sync import ReplicaGroups
 

@@ -20,12 +20,12 @@ from support.control import (
 
 import ampjax.graphs as ag
 from ampjax.errors import DeadlockError, InvariantError, LimitError, MessageError
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.parameter_changes import Average, ReplicaSync, Update
 from ampjax.sched.decisions.policy import backward_first
 from ampjax.sched.diagnose.deadlock import standstill, waiting
 from ampjax.sched.diagnose.invariants import check
 from ampjax.sched.diagnose.story import story
+from ampjax.sched.layout import columns as c
 
 
 def actions(graph, instances, purpose="train", ids=None, **settings):

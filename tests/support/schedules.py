@@ -6,9 +6,9 @@ import numpy as np
 
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
-from ampjax.sched import columns as c
-from ampjax.sched.columns import DispatchRates
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import DispatchRates
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.virtual_time import VirtualClock
 

@@ -36,7 +36,7 @@ from ampjax.engine.kernels.wiring import (
 )
 from ampjax.jaxprs.axis_products import over_one_axis
 from ampjax.jaxprs.wide_sums import wide_segment_sum, with_wide_sums
-from ampjax.sched.columns import TRASH
+from ampjax.sched.layout.columns import TRASH
 
 Seeds = tuple[Array | None, tuple[Array | None, ...]]
 """Random numbers of the rows, and of what is sent over each type of edges."""

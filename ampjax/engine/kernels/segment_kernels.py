@@ -17,7 +17,7 @@ from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.scatter import add_rows, set_rows
 from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.kernels.wiring import Wiring, mask_rows
-from ampjax.sched.columns import TRASH
+from ampjax.sched.layout.columns import TRASH
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ampjax.engine.kernels.scatter import add_rows, read_rows, set_rows
-from ampjax.sched.columns import N_HEAD, TRASH
+from ampjax.sched.layout.columns import N_HEAD, TRASH
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.wiring import Wiring
 from ampjax.plan.ladders import ladder_for
 from ampjax.plan.stages import HOST, ArenaKey, Stage
-from ampjax.sched.columns import N_HEAD
 from ampjax.sched.decisions import packs
 from ampjax.sched.decisions.dispatch import INFER
+from ampjax.sched.layout.columns import N_HEAD
 
 Arrays = tuple[Any, ...]
 """An array of rows for each of some arenas."""

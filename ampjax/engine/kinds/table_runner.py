@@ -18,7 +18,7 @@ from ampjax.engine.table_gradients import TableGradients
 from ampjax.errors import MessageError
 from ampjax.ir.host_tables import HostTable
 from ampjax.plan.stages import HOST, Stage
-from ampjax.sched.columns import TRASH
+from ampjax.sched.layout.columns import TRASH
 
 
 class TableRunner(StageRunner):

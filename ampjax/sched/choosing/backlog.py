@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
 from ampjax.sched.choosing.queue_views import VIEW_COLUMNS, Queue
-from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.policy import Policy, Rank, Ranked
 from ampjax.sched.diagnose.inflight import MessagesInFlight
 from ampjax.sched.diagnose.snapshot import Snapshot
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import Tables
 
 MOST_OLD_ENTRIES = 64
 """Entries of queues that have changed since, beyond twice the queues, from which on a heap is cleared of them."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ampjax.sched import columns as c
 from ampjax.sched.choosing.queue_views import Queue
 from ampjax.sched.decisions.policy import Policy, Ranked, backward_first
 from ampjax.sched.diagnose.inflight import MessagesInFlight
 from ampjax.sched.diagnose.missing_inputs import MOST_LISTED, find_lacking
 from ampjax.sched.diagnose.snapshot import Snapshot
+from ampjax.sched.layout import columns as c
 
 
 def explain(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.policy import (
     Policy,
     backward_first,
@@ -11,6 +10,7 @@ from ampjax.sched.decisions.policy import (
     one_forward_one_backward,
     wavefront,
 )
+from ampjax.sched.layout import columns as c
 
 NUMBERS: dict[Policy, int] = {
     backward_first: c.BACKWARD_FIRST,
@@ -20,7 +20,7 @@ NUMBERS: dict[Policy, int] = {
     one_forward_one_backward: c.ONE_FORWARD_ONE_BACKWARD,
 }
 """`loops.choose` branches on these numbers: `rank` for an order of queues, `choose` for letting workers wait. A new number (the next one, in
-`sched.columns`) needs its branch in one of them; without one it has the order of `backward_first`."""
+`sched.layout.columns`) needs its branch in one of them; without one it has the order of `backward_first`."""
 
 BY_ASKING = -1
 """The number of any other policy, which has to be called."""

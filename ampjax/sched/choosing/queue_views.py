@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
+from ampjax.sched.layout import columns as c
 
 VIEW_COLUMNS = c.UNDER_WAY, c.ITEMS, c.ITEM_ROWS, c.MAX_ROWS, c.LONGEST, c.SINCE
 """The columns of a queue's line that `Queue.update` gets. All but `under_way` change only when messages come or go."""

@@ -8,12 +8,12 @@ from types import ModuleType
 import numpy as np
 
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
 from ampjax.sched.choosing.backlog import WorkerQueues
 from ampjax.sched.choosing.policy_numbers import number_of
 from ampjax.sched.choosing.queue_views import Queue
 from ampjax.sched.decisions.policy import Policy, backward_first
 from ampjax.sched.diagnose.snapshot import Snapshot
+from ampjax.sched.layout import columns as c
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 
 NO_QUEUE = -1

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.layout import columns as c
 
 Capacities = Callable[[int], Sequence[int]]
 """From a stage's number to how many rows the arena of each of its outputs has."""

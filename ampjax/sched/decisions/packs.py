@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ampjax.sched.columns import ALIGNED, N_HEAD, TRASH
+from ampjax.sched.layout.columns import ALIGNED, N_HEAD, TRASH
 
 MOST_COALESCED = 16
 """Dispatches that one call of a kernel carries out, at most: their packs are read as one array."""

@@ -4,7 +4,7 @@ To add one of ours: a function with `@Ranked`, from a queue (`choosing/queue_vie
 
 * its name in `POLICIES` below, by which users and tests of the scheduler find it, in `docs/reference/settings.md`, and in a row of
   `docs/concepts/asynchrony.md`; a test of its order in `tests/sched/test_policy.py`;
-* if it is to be compiled, a number in `sched/columns.py` and `choosing/policy_numbers.py`, and its order in `loops/choose.py`: in `rank`, or in
+* if it is to be compiled, a number in `sched/layout/columns.py` and `choosing/policy_numbers.py`, and its order in `loops/choose.py`: in `rank`, or in
   `choose` if it lets workers wait. Without a number it is called as a user's policy is, which is right but slower.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ampjax.errors import SettingsError
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import FORWARD
+from ampjax.sched.layout import columns as c
 
 if TYPE_CHECKING:
     from ampjax.sched.choosing.queue_views import Queue

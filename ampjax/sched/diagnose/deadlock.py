@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from ampjax.errors import DeadlockError, LimitError
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.inflight import MessagesInFlight
 from ampjax.sched.diagnose.missing_inputs import (
@@ -22,6 +21,7 @@ from ampjax.sched.diagnose.never_ends import expected_sources
 from ampjax.sched.diagnose.no_room import no_room
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.sched.diagnose.story import progress, story
+from ampjax.sched.layout import columns as c
 from ampjax.unfold.incomplete import Waiting, find_waiting
 from ampjax.unfold.rules.arrival_ranks import ArrivalRanks
 

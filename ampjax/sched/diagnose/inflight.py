@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ampjax.ir.state import State
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.snapshot import Snapshot
+from ampjax.sched.layout import columns as c
 from ampjax.unfold.rules.message_columns import spread
 
 (

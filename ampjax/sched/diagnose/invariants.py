@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from ampjax.errors import InvariantError
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.inflight import (
     AWAITS_GRADIENTS,
@@ -20,6 +19,7 @@ from ampjax.sched.diagnose.inflight import (
 )
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.sched.diagnose.story import STORY_LINES, story
+from ampjax.sched.layout import columns as c
 from ampjax.unfold.rules.message_columns import spread
 
 REPORT = "This is a mistake in ampjax: please report it."

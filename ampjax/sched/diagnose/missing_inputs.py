@@ -9,7 +9,6 @@ import numpy as np
 
 from ampjax.ir.state import State
 from ampjax.plan.stages import Stage
-from ampjax.sched import columns as c
 from ampjax.sched.diagnose.inflight import (
     QUEUED_FORWARD,
     RUNS_BACKWARD,
@@ -17,6 +16,7 @@ from ampjax.sched.diagnose.inflight import (
     MessagesInFlight,
 )
 from ampjax.sched.diagnose.snapshot import Snapshot
+from ampjax.sched.layout import columns as c
 from ampjax.unfold.incomplete import Waiting, missing_members, missing_ports
 
 MOST_LISTED = 8

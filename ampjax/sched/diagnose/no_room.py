@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ampjax.errors import LimitError
 from ampjax.plan.stages import ArenaKey
-from ampjax.sched import columns as c
 from ampjax.sched.diagnose.snapshot import Snapshot
+from ampjax.sched.layout import columns as c
 
 
 def no_room(s: Snapshot, q: int) -> LimitError:

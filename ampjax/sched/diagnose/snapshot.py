@@ -9,10 +9,10 @@ import numpy as np
 
 from ampjax.ir.state import INSTANCE, State
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import Tables
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.unfold.unfolding import Unfolding
 

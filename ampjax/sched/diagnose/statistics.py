@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
+from ampjax.sched.layout import columns as c
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 
 

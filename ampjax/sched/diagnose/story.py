@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.diagnose.inflight import (
     AWAITS_GRADIENTS,
@@ -18,6 +17,7 @@ from ampjax.sched.diagnose.inflight import (
     MessagesInFlight,
 )
 from ampjax.sched.diagnose.snapshot import Snapshot
+from ampjax.sched.layout import columns as c
 
 STORY_LINES = 6
 """Lines of the story that an error tells."""

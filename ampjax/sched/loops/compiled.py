@@ -16,7 +16,7 @@ from numba import njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.registry import CPUDispatcher
 
-from ampjax.sched import columns
+from ampjax.sched.layout import columns
 from ampjax.unfold import program_keys
 
 FILES = (

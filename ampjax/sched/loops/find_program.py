@@ -6,7 +6,7 @@ in both by chance, as likely for two of a million as that a memory error goes un
 
 from __future__ import annotations
 
-from ampjax.sched import columns as c
+from ampjax.sched.layout import columns as c
 from ampjax.sched.loops.compiled import entry, inlined
 from ampjax.unfold.program_keys import POSITION, PUMP
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampjax.sched import columns as c
+from ampjax.sched.layout import columns as c
 from ampjax.sched.loops.compiled import inlined, inner
 
 

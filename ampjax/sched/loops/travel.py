@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import Tables
 from ampjax.sched.loops.compiled import entry, inlined, inner
 from ampjax.sched.loops.queues import handle_of, line_of, push
 from ampjax.sched.loops.ranges import give_live, give_rows

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampjax.sched import columns as c
+from ampjax.sched.layout import columns as c
 from ampjax.sched.loops.compiled import inlined
 from ampjax.sched.loops.queues import handle_of, is_dropped
 

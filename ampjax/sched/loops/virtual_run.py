@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampjax.sched import columns as c
-from ampjax.sched.columns import DispatchRates, Tables
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import DispatchRates, Tables
 from ampjax.sched.loops.build_dispatch import try_build
 from ampjax.sched.loops.choose import choose
 from ampjax.sched.loops.compiled import entry, inlined

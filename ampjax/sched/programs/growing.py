@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from ampjax.ir.instances import Messages
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.layout import columns as c
 from ampjax.sched.programs.cohort import Cohort
 from ampjax.sched.programs.growth_writer import GrowthWriter
 from ampjax.sched.tables.program_store import ProgramStore

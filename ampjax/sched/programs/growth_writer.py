@@ -7,11 +7,11 @@ from types import ModuleType
 import numpy as np
 
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
+from ampjax.sched.decisions.under_way import UnderWay
+from ampjax.sched.layout import columns as c
 from ampjax.sched.programs.cohort import Cohort
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables, power_of_two
-from ampjax.sched.under_way import UnderWay
 from ampjax.unfold.assemble_programs import starts
 from ampjax.unfold.growth import Growth
 from ampjax.unfold.rules.message_columns import spread

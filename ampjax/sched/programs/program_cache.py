@@ -11,9 +11,9 @@ import numpy as np
 from ampjax.ir.instances import Messages, Topology
 from ampjax.plan.passes import PURPOSES
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
 from ampjax.sched.diagnose.never_ends import require_ends
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import Tables
 from ampjax.sched.tables.plan_tables import PlanArenas
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.unfold.demand import ArenaRows, demand

@@ -9,9 +9,9 @@ import numpy as np
 from ampjax.plan.ladders import padded_sizes
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import HOST, ArenaKey, Stage
-from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import Tables
 
 FIRST_LENGTH = 1024
 """Lines that tables have at first."""

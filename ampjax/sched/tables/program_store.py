@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
-from ampjax.sched.tables.extents import Extents
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import Tables
+from ampjax.sched.layout.extents import Extents
 from ampjax.sched.tables.plan_tables import PlanArenas, lengthen_table, n_edge_types
 from ampjax.unfold.programs import Programs
 

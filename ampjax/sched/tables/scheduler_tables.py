@@ -7,9 +7,9 @@ import numpy as np
 from ampjax.errors import InvariantError
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.decisions.scheduler_settings import NO_ROW_LIMIT, SchedulerSettings
+from ampjax.sched.layout import columns as c
 from ampjax.sched.tables.plan_tables import (
     PlanArenas,
     lengthen_table,

@@ -10,9 +10,9 @@ import numpy as np
 
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch, brings_gradients
 from ampjax.sched.decisions.parameter_changes import updates_in
+from ampjax.sched.layout import columns as c
 from ampjax.sched.tables.plan_tables import n_edge_types
 from ampjax.sched.updates.rounds import UpdateRounds
 

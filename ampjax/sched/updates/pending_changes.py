@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, JointUpdate, Update
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import Tables
 from ampjax.sched.updates.replica_sync import ReplicaGroups
 
 EMPTY_PACK = np.zeros(0, np.int32)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, ReplicaSync
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import Tables
 
 
 @dataclass(slots=True)

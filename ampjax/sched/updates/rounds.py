@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.layout import columns as c
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.sched.updates.pending_changes import PendingChanges
 from ampjax.sched.updates.replica_sync import ReplicaGroups

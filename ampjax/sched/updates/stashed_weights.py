@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
+from ampjax.sched.layout import columns as c
+from ampjax.sched.layout.columns import Tables
 
 
 class WeightStashes:

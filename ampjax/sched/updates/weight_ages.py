@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ampjax.plan.planner import Plan
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import BACKWARD, Dispatch
+from ampjax.sched.layout import columns as c
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 
 

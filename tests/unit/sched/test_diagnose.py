@@ -16,13 +16,13 @@ from ampjax.errors import DeadlockError, InvariantError, LimitError
 from ampjax.ir.instances import InstanceList
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
-from ampjax.sched import columns as c
 from ampjax.sched.decisions.policy import POLICIES
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.diagnose.deadlock import report, standstill, waiting
 from ampjax.sched.diagnose.invariants import check
 from ampjax.sched.diagnose.never_ends import require_ends
 from ampjax.sched.diagnose.story import describe, story
+from ampjax.sched.layout import columns as c
 from ampjax.sched.scheduler import Scheduler
 from ampjax.unfold.incomplete import find_waiting
 from ampjax.unfold.unfolder import Unfolder

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampjax.sched import columns as c
 from ampjax.sched import loops
+from ampjax.sched.layout import columns as c
 
 COLUMNS = 5
 """Of what is pumped: the instance's position, and four numbers."""

@@ -16,8 +16,8 @@ from ampjax.ir.instances import InstanceList, messages
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.layout.extents import Extents
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.tables.extents import Extents
 
 
 def planned(name):

@@ -18,11 +18,11 @@ from support.uncompiled import COMPILED, digests
 from ampjax.ir.instances import InstanceList, Messages
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
-from ampjax.sched import columns as c
 from ampjax.sched.choosing.policy_numbers import NUMBERS
 from ampjax.sched.decisions.parameter_changes import Average
 from ampjax.sched.decisions.policy import POLICIES
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.layout import columns as c
 from ampjax.sched.scheduler import Scheduler
 
 TESTS = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import ReplayError, SettingsError
 from ampjax.optim import delayed
 from ampjax.plan.node_memory import kept_bytes
-from ampjax.sched import columns as c
+from ampjax.sched.layout import columns as c
 from ampjax.sparse import Table
 from ampjax.trace.instruments import Instrument
 from ampjax.trace.update_log import read_update_log

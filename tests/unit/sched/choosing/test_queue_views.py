@@ -10,11 +10,11 @@ from support.schedules import Scheduled, admit, at_once, first_difference, in_vi
 from ampjax.ir.instances import InstanceList
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
-from ampjax.sched import columns as c
 from ampjax.sched.choosing.explain_choice import explain
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.decisions.policy import Ranked, backward_first, balanced
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.layout import columns as c
 
 
 class Watching:

@@ -10,8 +10,8 @@ from support import graphs
 from support.control import admit, scheduler_for
 
 from ampjax.plan.ladders import is_padded, ladder_for
-from ampjax.sched.columns import ALIGNED, N_HEAD
 from ampjax.sched.decisions import packs
+from ampjax.sched.layout.columns import ALIGNED, N_HEAD
 
 CASES = {
     "sequences": (

@@ -9,7 +9,7 @@ from numba import njit
 from numba.core import config
 from numba.core.cpu import CPUTargetOptions
 
-from ampjax.sched import columns
+from ampjax.sched.layout import columns
 from ampjax.sched.loops import compiled
 
 
