@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
-from ampjax.optim.transform import transform
-from ampjax.optim.transform_arguments import with_extra_arguments
+from ampjax.optim.optax_transforms.transform import transform
+from ampjax.optim.optax_transforms.transform_arguments import with_extra_arguments
 
 Tree = Any
 

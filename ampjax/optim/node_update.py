@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import ParameterError, SettingsError
-from ampjax.optim.transform_arguments import with_extra_arguments
+from ampjax.optim.optax_transforms.transform_arguments import with_extra_arguments
 
 Tree = Any
 

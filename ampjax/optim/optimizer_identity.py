@@ -18,7 +18,7 @@ import optax
 from ampjax.errors import DataError
 from ampjax.jaxprs.inlining import inline_calls
 from ampjax.jaxprs.primitives import depending
-from ampjax.optim.transform_arguments import with_extra_arguments
+from ampjax.optim.optax_transforms.transform_arguments import with_extra_arguments
 
 Tree = Any
 

@@ -13,8 +13,8 @@ import numpy as np
 import optax
 
 from ampjax.jaxprs.flat_program import is_literal, trace
-from ampjax.optim.transform import transform
-from ampjax.optim.transform_arguments import with_extra_arguments
+from ampjax.optim.optax_transforms.transform import transform
+from ampjax.optim.optax_transforms.transform_arguments import with_extra_arguments
 
 Tree = Any
 

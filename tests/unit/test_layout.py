@@ -24,8 +24,6 @@ IN_TWO_FOLDERS = {
     "frontend.batch_rules",
     "frontend.batches",
     "ir.ops",
-    "optim.remedies",
-    "optim.row_transforms",
     "parallel.equivalence",
     "train.batch_training",
     "train.checkpoints",

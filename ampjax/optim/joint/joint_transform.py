@@ -16,7 +16,7 @@ import optax
 
 from ampjax.optim.joint.params_form import ParamsForm
 from ampjax.optim.node_update import combine, gradient_of, trainable
-from ampjax.optim.transform_arguments import with_extra_arguments
+from ampjax.optim.optax_transforms.transform_arguments import with_extra_arguments
 
 Tree = Any
 ByRole = Mapping[str, Tree]

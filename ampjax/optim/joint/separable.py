@@ -16,7 +16,7 @@ from jax.interpreters import partial_eval
 
 from ampjax.jaxprs.content import content
 from ampjax.optim.joint.params_form import ParamsForm
-from ampjax.optim.transform_arguments import with_extra_arguments
+from ampjax.optim.optax_transforms.transform_arguments import with_extra_arguments
 
 Tree = Any
 

@@ -12,7 +12,7 @@ import optax
 from jax.interpreters import partial_eval
 
 from ampjax.errors import SettingsError
-from ampjax.optim.transform_arguments import with_extra_arguments
+from ampjax.optim.optax_transforms.transform_arguments import with_extra_arguments
 
 Tree = Any
 

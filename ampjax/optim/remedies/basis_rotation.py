@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
-from ampjax.optim.transform import transform
+from ampjax.optim.optax_transforms.transform import transform
 
 Tree = Any
 

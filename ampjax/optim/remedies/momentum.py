@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
+from ampjax.optim.optax_transforms.transform import transform
 from ampjax.optim.remedies.extra_arguments import staleness_of
-from ampjax.optim.transform import transform
 
 Tree = Any
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
+from ampjax.optim.optax_transforms.transform import transform
+from ampjax.optim.optax_transforms.transform_arguments import with_extra_arguments
 from ampjax.optim.remedies.extra_arguments import require_params, staleness_of
-from ampjax.optim.transform import transform
-from ampjax.optim.transform_arguments import with_extra_arguments
 
 Tree = Any
 

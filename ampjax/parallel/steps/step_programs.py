@@ -19,7 +19,7 @@ from jax.tree_util import tree_map_with_path
 from ampjax.devices.loss_collectives import AXIS, scalar
 from ampjax.devices.mapped import map_over_devices
 from ampjax.devices.per_replica import Device
-from ampjax.optim.transform_arguments import with_extra_arguments
+from ampjax.optim.optax_transforms.transform_arguments import with_extra_arguments
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 
 Tree = Any

@@ -1,0 +1,1 @@
+"""How transforms of optax are made and called: below all that transforms gradients."""
