@@ -22,8 +22,8 @@ import ampjax as amp
 import ampjax.graphs as ag
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.utils.drawing.figure import new_figure, save
 from ampjax.utils.text_tables import compact
-from ampjax.viz.figure import new_figure, save
 from experiments.common import require_positive
 from experiments.records import append
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.stage_program import make_program
@@ -18,6 +17,7 @@ from ampjax.engine.kernels.weight_gradients import (
     Updating,
 )
 from ampjax.engine.kinds.stage_runner import StageRunner
+from ampjax.engine.memory.arenas import Arenas
 from ampjax.engine.parameters import ParameterStore
 from ampjax.engine.touched_rows import table_ports
 from ampjax.plan.stages import Stage

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ampjax.devices.allreduce import Device
-from ampjax.engine.arenas import Arenas
 from ampjax.engine.backward_runs import BackwardRuns
 from ampjax.engine.fences import Fences
 from ampjax.engine.joint_updates import JointGroup
@@ -23,7 +22,8 @@ from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
 from ampjax.engine.kinds.make_runner import make_runner
 from ampjax.engine.kinds.transfer_runner import TransferRunner
-from ampjax.engine.loss_metrics import LossMetrics
+from ampjax.engine.memory.arenas import Arenas
+from ampjax.engine.memory.loss_metrics import LossMetrics
 from ampjax.engine.parameters import NodeTraining, ParameterStore, on_copies
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey

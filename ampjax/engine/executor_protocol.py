@@ -10,7 +10,7 @@ import numpy as np
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import Launch
-from ampjax.engine.loss_metrics import LossSums
+from ampjax.engine.memory.loss_metrics import LossSums
 from ampjax.engine.timing.measured import RemoteTiming
 from ampjax.ir.host_tables import HostTable
 from ampjax.plan.planner import Plan
@@ -25,7 +25,7 @@ Trees = Mapping[str, Any]
 
 
 class AnyTable(Protocol):
-    """A table in host memory, and the gradients that wait for its update (`engine.table_gradients.TableGradients`)."""
+    """A table in host memory, and the gradients that wait for its update (`engine.memory.table_gradients.TableGradients`)."""
 
     @property
     def table(self) -> HostTable:
@@ -114,7 +114,7 @@ class AnyStore(Protocol):
 
 
 class AnyLosses(Protocol):
-    """Sums of losses and metrics (`engine.loss_metrics.LossMetrics`)."""
+    """Sums of losses and metrics (`engine.memory.loss_metrics.LossMetrics`)."""
 
     def take(self, train: bool) -> list[LossSums]:
         """As `LossMetrics.take`."""

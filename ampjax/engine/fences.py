@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
-from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels.copy_kernels import first_element
-from ampjax.engine.loss_metrics import LossMetrics
+from ampjax.engine.memory.arenas import Arenas
+from ampjax.engine.memory.loss_metrics import LossMetrics
 from ampjax.engine.parameters import ParameterStore
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import BACKWARD, Dispatch

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from ampjax.devices.allreduce import Device
-from ampjax.engine.arenas import copy_array, zeros
 from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.shared_kernels import shared
+from ampjax.engine.memory.arenas import copy_array, zeros
 from ampjax.optim.joint.joint_transform import JointTransform
 
 Trees = dict[str, Any]

@@ -14,12 +14,12 @@ import numpy as np
 import optax
 
 from ampjax.devices.allreduce import Device, average
-from ampjax.engine.arenas import copy_array, zeros
 from ampjax.engine.joint_updates import JointGroup, JointUpdates
 from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.residuals import shapes_of
 from ampjax.engine.kernels.shared_kernels import shared
-from ampjax.engine.table_gradients import TableGradients
+from ampjax.engine.memory.arenas import copy_array, zeros
+from ampjax.engine.memory.table_gradients import TableGradients
 from ampjax.engine.touched_rows import TouchedRows
 from ampjax.ir.host_tables import HostTable
 from ampjax.jaxprs.wide_sums import sum_dtype

@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.loss_metrics import ROUNDS, LossSums, add_lines, add_replicas, metric_names
+from ampjax.engine.memory.loss_metrics import (
+    ROUNDS,
+    LossSums,
+    add_lines,
+    add_replicas,
+    metric_names,
+)
 from ampjax.hosts.fleet import Fleet
 from ampjax.hosts.host_link import Ticket
 from ampjax.plan.planner import Plan

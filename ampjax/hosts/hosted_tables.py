@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampjax.engine.table_gradients import TableGradients
+from ampjax.engine.memory.table_gradients import TableGradients
 from ampjax.hosts.fleet import Fleet
 from ampjax.ir.host_tables import HostTable, SentTable
 

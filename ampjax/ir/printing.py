@@ -9,7 +9,7 @@ import jax
 
 from ampjax.ir.ops.body_shapes import init_shapes
 from ampjax.ir.reading_order import Edge, edges, order
-from ampjax.utils.colours import FAMILIES, family
+from ampjax.utils.drawing.colours import FAMILIES, family
 
 if TYPE_CHECKING:
     from ampjax.ir.graph import Graph

@@ -18,10 +18,10 @@ from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.controller import InstanceSource
 from ampjax.drivers.issue_queue import AHEAD
 from ampjax.drivers.run import DriverLoop
-from ampjax.engine.compilation import compilations
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.coalescing import n_coalesced
 from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.timing.compilation_count import compilations
 from ampjax.ir.instances import Instances
 from ampjax.plan.ladders import ladder_for
 from ampjax.plan.passes import Pass

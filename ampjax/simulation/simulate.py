@@ -17,7 +17,7 @@ from ampjax.drivers.cost import Cost, FlopsCost
 from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.engine.executor import Executor
-from ampjax.engine.loss_metrics import metrics_of
+from ampjax.engine.memory.loss_metrics import metrics_of
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances

@@ -10,9 +10,10 @@ from functools import partial
 import numpy as np
 
 from ampjax.drivers.controller import batches_of
-from ampjax.engine.compilation import Ladder, ladders, watch_compilations
+from ampjax.engine.compilation import Ladder, ladders
 from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
+from ampjax.engine.timing.compilation_count import watch_compilations
 from ampjax.ir.instances import declared_sizes
 from ampjax.plan.passes import Pass
 from ampjax.plan.planner import Plan

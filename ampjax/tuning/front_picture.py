@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from ampjax.tuning.candidate import Candidate
-from ampjax.utils.colours import BLUE, GREY, ORANGE, VERMILION
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.colours import BLUE, GREY, ORANGE, VERMILION
+from ampjax.utils.drawing.figure import new_figure, save
 from ampjax.viz.front import Point, front
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ampjax.engine.compilation import compiling_s
 from ampjax.engine.executor import Executor
+from ampjax.engine.timing.compilation_count import compiling_s
 from ampjax.ir.instances import Instances, Subset
 from ampjax.sched.scheduler import Scheduler
 from ampjax.simulation.measuring import rehearse

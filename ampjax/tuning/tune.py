@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from ampjax.drivers.cost import Cost
-from ampjax.engine.loss_metrics import metrics_of_graph
+from ampjax.engine.memory.loss_metrics import metrics_of_graph
 from ampjax.errors import SettingsError, TuningWarning
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Subset

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from ampjax.moved_names import finder
+from ampjax.utils.drawing.figure import new_figure
 from ampjax.viz.convergence import convergence
-from ampjax.viz.figure import new_figure
 from ampjax.viz.front import front
 from ampjax.viz.gantt import gantt
 from ampjax.viz.graphs.graph_picture import draw

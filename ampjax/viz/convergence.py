@@ -15,8 +15,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from ampjax.errors import SettingsError
 from ampjax.trace.trace import duration, scaled
 from ampjax.train.history import falls, reaches
-from ampjax.utils.colours import SERIES
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.colours import SERIES
+from ampjax.utils.drawing.figure import new_figure, save
 
 Histories = Mapping[str, Sequence[Mapping[str, Any]]]
 """A label for each run, and its epochs: `epoch`, `seconds` since the start, and metrics."""

@@ -15,8 +15,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ampjax.errors import SettingsError
 from ampjax.trace.trace import scaled
-from ampjax.utils.colours import SERIES, WHITE
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.colours import SERIES, WHITE
+from ampjax.utils.drawing.figure import new_figure, save
 
 _MARKERS = "osD^vPX"
 _N_LINES = 6

@@ -18,8 +18,8 @@ from matplotlib.textpath import TextToPath
 from ampjax.errors import SettingsError
 from ampjax.trace.trace import Trace, duration, in_lanes, scaled
 from ampjax.trace.trace_records import Slice
-from ampjax.utils.colours import SLICES
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.colours import SLICES
+from ampjax.utils.drawing.figure import new_figure, save
 
 _LEFT = 1.0
 _RIGHT = 0.2

@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator
 
 from ampjax.errors import SettingsError
 from ampjax.lanes.lane_report import LaneReport
-from ampjax.utils.colours import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, WHITE
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.colours import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, WHITE
+from ampjax.utils.drawing.figure import new_figure, save
 
 _COLOURS = (BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE)
 _WASTE = "#DDDDDD"

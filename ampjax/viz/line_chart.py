@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatter, NullLocator
 
 from ampjax.errors import SettingsError
-from ampjax.utils.colours import SERIES
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.colours import SERIES
+from ampjax.utils.drawing.figure import new_figure, save
 
 _MARKERS = "osD^vPX"
 

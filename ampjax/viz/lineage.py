@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 
 from ampjax.errors import SettingsError
 from ampjax.trace.update_log import LoggedUpdate
+from ampjax.utils.drawing.figure import new_figure, save
 from ampjax.utils.setting_checks import at_least
-from ampjax.viz.figure import new_figure, save
 
 
 def lineage(

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ampjax.errors import SettingsError
-from ampjax.utils.colours import SERIES
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.colours import SERIES
+from ampjax.utils.drawing.figure import new_figure, save
 
 
 def partition_search(

@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from ampjax.errors import SettingsError
 from ampjax.trace.trace import Trace, scaled
 from ampjax.trace.trace_records import QueueSample
-from ampjax.utils.colours import GREY, SERIES
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.colours import GREY, SERIES
+from ampjax.utils.drawing.figure import new_figure, save
 
 BINS = 200
 """Where a worker chose more often, means over so many equal parts of the time are drawn."""

@@ -11,8 +11,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ampjax.errors import SettingsError
 from ampjax.trace.trace import Trace
-from ampjax.utils.colours import BLUE, VERMILION
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.colours import BLUE, VERMILION
+from ampjax.utils.drawing.figure import new_figure, save
 
 
 def staleness(

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from ampjax.errors import SettingsError
 from ampjax.trace.trace import Trace
-from ampjax.utils.colours import BLACK, BLUE, WHITE
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.colours import BLACK, BLUE, WHITE
+from ampjax.utils.drawing.figure import new_figure, save
 
 _DARK = 0.55
 """From this part of the largest number on, text is white."""

@@ -12,8 +12,8 @@ from matplotlib.patches import Patch
 from ampjax.errors import SettingsError
 from ampjax.trace.trace import Trace, duration
 from ampjax.trace.usage import USES, usage
-from ampjax.utils.colours import BLACK, GREY, SLICES, WAITS, WHITE
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.colours import BLACK, GREY, SLICES, WAITS, WHITE
+from ampjax.utils.drawing.figure import new_figure, save
 
 MEANINGS = {
     "forward": "forward",

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ampjax.trace.trace_records import Slice
+from ampjax.utils.drawing.figure import save
 from ampjax.utils.setting_checks import at_least
-from ampjax.viz.figure import save
 from ampjax.viz.gantt import gantt
 
 _PIXELS_PER_INCH = 96

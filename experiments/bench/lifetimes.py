@@ -15,7 +15,7 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.engine.compilation import compilations
+from ampjax.engine.timing.compilation_count import compilations
 from ampjax.errors import SettingsError
 from ampjax.train.settings import Settings
 from ampjax.utils.text_tables import compact

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.engine.compilation import compilations
+from ampjax.engine.timing.compilation_count import compilations
 from ampjax.errors import SettingsError
 from ampjax.utils.text_tables import compact
 from experiments.bench.children import in_a_process

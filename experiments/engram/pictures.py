@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.figure import new_figure, save
 
 NAMES = {
     "rows": "all rows",

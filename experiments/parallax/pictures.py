@@ -10,8 +10,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ampjax.errors import SettingsError
-from ampjax.utils.colours import SERIES
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.colours import SERIES
+from ampjax.utils.drawing.figure import new_figure, save
 
 _MARKERS = "osD^vPX"
 

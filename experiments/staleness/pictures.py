@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from ampjax.viz.figure import new_figure, save
+from ampjax.utils.drawing.figure import new_figure, save
 
 
 def heat_map(

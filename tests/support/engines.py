@@ -14,7 +14,7 @@ from ampjax.drivers.controller import InstanceSource
 from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.engine.executor import Executor
-from ampjax.engine.loss_metrics import metrics_of
+from ampjax.engine.memory.loss_metrics import metrics_of
 from ampjax.engine.parameters import NodeTraining
 from ampjax.ir.instances import InstanceList
 from ampjax.plan.passes import Pass

@@ -30,7 +30,7 @@ from ampjax.drivers.replay_driver import Follower, ReplayDriver
 from ampjax.drivers.run import DriverLoop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.engine.executor import Executor
-from ampjax.engine.loss_metrics import loss_sum
+from ampjax.engine.memory.loss_metrics import loss_sum
 from ampjax.ir.instances import InstanceList
 from ampjax.numerics.differences import compare, difference_table
 from ampjax.plan.affinity import assign, list_hosted

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import edge_kernels
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes, PaddedEdges, Sizes, fit_edges
@@ -19,6 +18,7 @@ from ampjax.engine.kernels.weight_gradients import Accumulating, GradientConsume
 from ampjax.engine.kinds.recorded_activations import RecordedActivations
 from ampjax.engine.kinds.stage_arrays import StageArrays, pad_slots
 from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
+from ampjax.engine.memory.arenas import Arenas
 from ampjax.plan.stages import Stage
 from ampjax.sched.decisions.dispatch import FORWARD, INFER
 from ampjax.unfold.rules.edges import REMEMBERED_DISPATCHES

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import loss_kernels
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.kernel import Kernel
@@ -15,7 +14,8 @@ from ampjax.engine.kernels.stage_program import make_program
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
 from ampjax.engine.kinds.stage_arrays import StageArrays
 from ampjax.engine.kinds.stage_runner import Params, StageRunner
-from ampjax.engine.loss_metrics import LossMetrics
+from ampjax.engine.memory.arenas import Arenas
+from ampjax.engine.memory.loss_metrics import LossMetrics
 from ampjax.plan.stages import Stage
 
 

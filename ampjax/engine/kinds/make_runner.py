@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ampjax.engine.arenas import Arenas
 from ampjax.engine.kinds.edges_runner import EdgesRunner
 from ampjax.engine.kinds.loss_runner import LossRunner
 from ampjax.engine.kinds.rows_runner import RowsRunner
@@ -13,7 +12,8 @@ from ampjax.engine.kinds.sink_runner import SinkRunner
 from ampjax.engine.kinds.stage_runner import StageRunner
 from ampjax.engine.kinds.table_runner import TableRunner
 from ampjax.engine.kinds.transfer_runner import TransferRunner
-from ampjax.engine.loss_metrics import LossMetrics
+from ampjax.engine.memory.arenas import Arenas
+from ampjax.engine.memory.loss_metrics import LossMetrics
 from ampjax.ir.host_tables import HostTable
 from ampjax.plan.stage_kinds import (
     COLLECT,

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.engine.arenas import Arenas, grow, zeros
 from ampjax.engine.kernels.residuals import Residuals, RowTypes, shapes_of
 from ampjax.engine.kinds.stage_runner import needs_backward
+from ampjax.engine.memory.arenas import Arenas, grow, zeros
 from ampjax.plan.stages import Stage
 
 

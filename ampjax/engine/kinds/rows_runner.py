@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import rows
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.kernel import Kernel
@@ -18,6 +17,7 @@ from ampjax.engine.kernels.weight_gradients import GradientConsumer
 from ampjax.engine.kinds.recorded_activations import RecordedActivations
 from ampjax.engine.kinds.stage_arrays import StageArrays
 from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
+from ampjax.engine.memory.arenas import Arenas
 from ampjax.plan.stages import Stage
 from ampjax.sched.decisions.dispatch import FORWARD
 

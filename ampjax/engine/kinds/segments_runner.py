@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import segment_kernels
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.launch import Launch
@@ -14,6 +13,7 @@ from ampjax.engine.kernels.segment_kernels import SegmentCollection, SegmentRedu
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
 from ampjax.engine.kinds.stage_arrays import StageArrays, pad_slots
 from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
+from ampjax.engine.memory.arenas import Arenas
 from ampjax.plan.ladders import segment_sizes
 from ampjax.plan.stages import HOST, Stage
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
 from ampjax.engine.kinds.stage_arrays import StageArrays
 from ampjax.engine.kinds.stage_runner import Params, StageRunner
+from ampjax.engine.memory.arenas import Arenas
 from ampjax.plan.stages import Stage
 
 

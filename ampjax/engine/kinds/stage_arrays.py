@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import copy_kernels
 from ampjax.engine.kernels.coalescing import COUNTS, MOST_BYTES, Coalesced
 from ampjax.engine.kernels.kernel import Kernel
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.wiring import Wiring
+from ampjax.engine.memory.arenas import Arenas
 from ampjax.plan.ladders import ladder_for
 from ampjax.plan.stages import HOST, ArenaKey, Stage
 from ampjax.sched.decisions import packs

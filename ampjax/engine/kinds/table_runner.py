@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import copy_kernels
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.weight_gradients import ACCUMULATING, GradientConsumer
 from ampjax.engine.kinds.stage_arrays import StageArrays
 from ampjax.engine.kinds.stage_runner import Params, StageRunner
-from ampjax.engine.table_gradients import TableGradients
+from ampjax.engine.memory.arenas import Arenas
+from ampjax.engine.memory.table_gradients import TableGradients
 from ampjax.errors import MessageError
 from ampjax.ir.host_tables import HostTable
 from ampjax.plan.stages import HOST, Stage

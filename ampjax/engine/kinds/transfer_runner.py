@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import copy_kernels
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
 from ampjax.engine.kinds.stage_arrays import StageArrays, pad_slots
 from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
+from ampjax.engine.memory.arenas import Arenas
 from ampjax.plan.stages import HOST, Stage
 from ampjax.sched.decisions.dispatch import BACKWARD
 

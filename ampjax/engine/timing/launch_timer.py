@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.compilation import compilations
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.timing import measured
+from ampjax.engine.timing.compilation_count import compilations
 from ampjax.engine.timing.device_times import Timing
 from ampjax.engine.timing.sampler import LATEST_WIDTH, Sampler, WaitedFor
 

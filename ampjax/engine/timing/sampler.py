@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ampjax.engine.compilation import compilations
+from ampjax.engine.timing.compilation_count import compilations
 from ampjax.engine.timing.device_times import Timing
 
 EACH = 2

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.engine.loss_metrics import LossSums
+from ampjax.engine.memory.loss_metrics import LossSums
 
 Sums = Mapping[str, Any]
 """By metric a sum and a count, `[2]`; under `LOSS` the number of examples and their summed loss."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ampjax.drivers.early_end import EarlyEnd
-from ampjax.engine.compilation import compilations
+from ampjax.engine.timing.compilation_count import compilations
 from ampjax.ir.nodes import Node
 from ampjax.plan.passes import Pass
 from ampjax.plan.row_seeds import RowSeeds

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.engine.arenas import copy_array
 from ampjax.engine.joint_updates import JointGroup
 from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.shared_kernels import shared
+from ampjax.engine.memory.arenas import copy_array
 from ampjax.engine.parameters import ParameterStore
 from ampjax.optim.joint.joint_transform import JointTransform
 from ampjax.optim.joint.params_form import UNREAD, ParamsForm

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ampjax.drivers.early_end import EarlyEnd
-from ampjax.engine.compilation import compilations
-from ampjax.engine.loss_metrics import metrics_of
+from ampjax.engine.memory.loss_metrics import metrics_of
+from ampjax.engine.timing.compilation_count import compilations
 from ampjax.trace.trace import Trace
 from ampjax.train.checkpoints.fit_place import Cuts, FitPlace, reshuffled
 from ampjax.train.history import Epoch, History

@@ -11,8 +11,8 @@ from ampjax.drivers.early_end import EarlyEnd
 from ampjax.drivers.issue_queue import abandon
 from ampjax.drivers.replay_driver import RecordingEnds
 from ampjax.drivers.run import DriverLoop
-from ampjax.engine.compilation import compilations
 from ampjax.engine.executor_protocol import AnyExecutor, AnyLosses
+from ampjax.engine.timing.compilation_count import compilations
 from ampjax.ir.nodes import Node
 from ampjax.plan.passes import Pass
 from ampjax.sched.diagnose.deadlock import report

@@ -13,7 +13,7 @@ import numpy as np
 
 from ampjax.devices.random_keys import on_host
 from ampjax.engine.executor_protocol import AnyStore
-from ampjax.engine.loss_metrics import loss_sum, metrics_of
+from ampjax.engine.memory.loss_metrics import loss_sum, metrics_of
 from ampjax.errors import GraphError
 from ampjax.trace.trace import Trace
 from ampjax.train.predictions import Predictions

@@ -17,8 +17,8 @@ from matplotlib.textpath import TextToPath
 from ampjax.ir.graph import Graph
 from ampjax.ir.nodes import Node
 from ampjax.trace.trace import Trace
-from ampjax.utils.colours import FAMILIES, SLICES, WHITE, family
-from ampjax.viz.figure import new_figure, save, to_svg_text
+from ampjax.utils.drawing.colours import FAMILIES, SLICES, WHITE, family
+from ampjax.utils.drawing.figure import new_figure, save, to_svg_text
 from ampjax.viz.graphs.graph_layout import (
     BAR_HEIGHT,
     KIND_SIZE,

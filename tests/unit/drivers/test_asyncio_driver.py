@@ -16,7 +16,7 @@ import ampjax.graphs as ag
 from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.controller import LoopInstances, LoopSource
 from ampjax.drivers.run import DriverLoop
-from ampjax.engine.compilation import compilations
+from ampjax.engine.timing.compilation_count import compilations
 from ampjax.errors import DeadlockError, MessageError
 from ampjax.plan.passes import Pass
 from ampjax.sched.diagnose.invariants import check

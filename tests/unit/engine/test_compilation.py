@@ -13,9 +13,10 @@ from support.engines import engine
 
 import ampjax as amp
 import ampjax.graphs as ag
-from ampjax.engine.compilation import _spend, compilations, compiling_s, ladders
+from ampjax.engine.compilation import ladders
 from ampjax.engine.executor import Executor
 from ampjax.engine.kinds.idle_launch import sizes_to_compile
+from ampjax.engine.timing.compilation_count import _spend, compilations, compiling_s
 from ampjax.plan.ladders import segment_sizes
 from ampjax.plan.stage_kinds import COLLECT, REDUCE
 from ampjax.sched.dry_run import dry_run
@@ -33,7 +34,8 @@ def test_the_time_of_compilations_is_counted_once(monkeypatch):
     assert before < after == compiling_s()
     ends = iter([1e9 + 10.0, 1e9 + 12.0, 1e9 + 13.0, 1e9 + 20.0])
     monkeypatch.setattr(
-        "ampjax.engine.compilation.time", SimpleNamespace(perf_counter=lambda: next(ends))
+        "ampjax.engine.timing.compilation_count.time",
+        SimpleNamespace(perf_counter=lambda: next(ends)),
     )
     for seconds in (1.0, 1.0, 5.0, 2.0):
         _spend(seconds)

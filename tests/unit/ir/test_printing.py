@@ -10,7 +10,7 @@ import ampjax as amp
 import ampjax.graphs as ag
 from ampjax.ir.printing import count_params, dot, mermaid, tree
 from ampjax.ir.reading_order import edges, order
-from ampjax.utils.colours import FAMILIES, family
+from ampjax.utils.drawing.colours import FAMILIES, family
 from ampjax.viz.graphs.graph_layout import kind_text
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.graphs import rnn, rnn_data
 
 import ampjax as amp
-from ampjax.engine.compilation import compilations
+from ampjax.engine.timing.compilation_count import compilations
 from ampjax.ir.instances import InstanceList
 from ampjax.plan.ladders import narrow_ladder
 from ampjax.sched.decisions.packs import MOST_COALESCED

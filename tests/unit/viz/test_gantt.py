@@ -7,7 +7,7 @@ from matplotlib.colors import to_hex
 from ampjax.errors import SettingsError
 from ampjax.trace.trace import Trace
 from ampjax.trace.trace_records import KINDS, Slice, TracedHost
-from ampjax.utils.colours import SLICES
+from ampjax.utils.drawing.colours import SLICES
 from ampjax.viz.gantt import gantt
 
 

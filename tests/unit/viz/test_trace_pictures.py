@@ -10,7 +10,7 @@ from ampjax.errors import SettingsError
 from ampjax.trace.trace import Trace
 from ampjax.trace.trace_records import QueueSample, Slice, TracedHost
 from ampjax.trace.usage import usage
-from ampjax.utils.colours import SLICES, WAITS
+from ampjax.utils.drawing.colours import SLICES, WAITS
 from ampjax.viz.graphs.graph_picture import draw
 from ampjax.viz.graphs.message_flow import notes_of
 from ampjax.viz.queue_lengths import BINS, line_up, queues

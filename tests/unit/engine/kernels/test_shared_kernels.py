@@ -14,12 +14,12 @@ from support import graphs
 
 import ampjax as amp
 import ampjax.graphs as ag
-from ampjax.engine.compilation import compilations
 from ampjax.engine.kernels import segment_kernels
 from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.segment_kernels import SegmentReduction
 from ampjax.engine.kernels.shared_kernels import KERNELS, SharedKernels
 from ampjax.engine.kernels.wiring import Wiring
+from ampjax.engine.timing.compilation_count import compilations
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_objects")]
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ampjax.devices.allreduce import Device
-from ampjax.engine.arenas import copy_array, zeros
+from ampjax.engine.memory.arenas import copy_array, zeros
 from ampjax.ir.graph import Graph
 from ampjax.ir.nodes import Node
 from ampjax.ir.ops.body_shapes import eval_body, metric_shapes

@@ -6,8 +6,8 @@ import pytest
 from support import graphs
 from support.engines import engine
 
-from ampjax.engine import arenas as arenas_module
-from ampjax.engine.arenas import Arenas
+from ampjax.engine.memory import arenas as arenas_module
+from ampjax.engine.memory.arenas import Arenas
 from ampjax.plan.stages import HOST
 
 pytestmark = pytest.mark.slow

@@ -1,0 +1,1 @@
+"""What pictures are drawn with: colours, and figures that show and save themselves."""
