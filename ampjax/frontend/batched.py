@@ -22,9 +22,9 @@ from ampjax.frontend.batches.row_tables import Examples, Sizes, rounded
 from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import type_of
 from ampjax.frontend.draft.payload_types import typed_key
-from ampjax.frontend.instance_columns import Columns
-from ampjax.frontend.instance_spec import list_once, parse
-from ampjax.frontend.redrawn_instances import PlainSource
+from ampjax.frontend.instances.instance_columns import Columns
+from ampjax.frontend.instances.instance_spec import list_once, parse
+from ampjax.frontend.instances.redrawn_instances import PlainSource
 from ampjax.frontend.whole_sequences.sequence_operations import of_sequences
 from ampjax.ir.host_tables import is_table
 from ampjax.lanes.lane_function import LaneFunction

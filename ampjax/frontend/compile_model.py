@@ -45,11 +45,11 @@ from ampjax.frontend.draft.values import (
 )
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.gradient_parity import verify_gradients
-from ampjax.frontend.instance_columns import Columns, CompiledInstances
-from ampjax.frontend.instance_spec import LeafSpec, list_once, parse, part_finder
-from ampjax.frontend.missing_labels import missing_leaves, require_for_sinks
+from ampjax.frontend.instances.instance_columns import Columns, CompiledInstances
+from ampjax.frontend.instances.instance_spec import LeafSpec, list_once, parse, part_finder
+from ampjax.frontend.instances.missing_labels import missing_leaves, require_for_sinks
+from ampjax.frontend.instances.redrawn_instances import PlainSource, RedrawnInstances
 from ampjax.frontend.parameter_checks import refuse_state, require_float
-from ampjax.frontend.redrawn_instances import PlainSource, RedrawnInstances
 from ampjax.frontend.shared_keys import lines_of_shared_draws, refuse_other_generators
 from ampjax.ir.graph import Graph
 from ampjax.ir.host_tables import is_table

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ampjax.frontend.draft.graph_draft import GraphDraft
 from ampjax.frontend.draft.index_spaces import IndexSpace
-from ampjax.frontend.instance_columns import CompiledInstances
+from ampjax.frontend.instances.instance_columns import CompiledInstances
 from ampjax.ir.graph import Graph
 from ampjax.simulation.simulate import simulate
 from ampjax.utils.text_tables import fill_table, html_table

@@ -18,7 +18,7 @@ from support.random_models import instance, parameters, spec
 
 import ampjax as amp
 from ampjax.frontend.batches.row_tables import Examples
-from ampjax.frontend.instance_columns import Columns
+from ampjax.frontend.instances.instance_columns import Columns
 from ampjax.frontend.loops.loop_forms import loops_as
 
 DTYPE = "float64"

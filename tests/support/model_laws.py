@@ -16,7 +16,7 @@ from support.dual_numbers import run as run_program
 import ampjax as amp
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import GraphDraft
-from ampjax.frontend.instance_columns import Columns, CompiledInstances
+from ampjax.frontend.instances.instance_columns import Columns, CompiledInstances
 from ampjax.ir.ops.payload_nodes import Reduce
 from ampjax.jaxprs.traced_bodies import TracedBody
 from ampjax.testing.interpreter import InstanceRun

@@ -19,8 +19,6 @@ ONLY_FOR_ITS_USERS = {("ampjax.ir.bodies", "flax")}
 MOST_IN_CIRCLES_OF_TYPES = 39
 """Files that lead back to themselves where imports for type checkers count; the number may only fall."""
 IN_TWO_FOLDERS = {
-    "frontend.batch_rules",
-    "frontend.batches",
     "ir.ops",
     "parallel.equivalence",
     "train.batch_training",

@@ -19,7 +19,7 @@ from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.draft.edge_plans import EdgePlan
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Elements, Static
-from ampjax.frontend.instance_topologies import check_edges
+from ampjax.frontend.instances.instance_topologies import check_edges
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.jaxprs.wide_sums import wide_segment_sum
 

@@ -16,7 +16,7 @@ import numpy as np
 from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.row_program import PackedBatches, RowProgram
 from ampjax.frontend.batches.row_tables import Examples, Sizes, fine, rounded
-from ampjax.frontend.instance_columns import Columns
+from ampjax.frontend.instances.instance_columns import Columns
 
 LONGEST_RUN = 16
 """So many batches are packed together at most."""

@@ -10,7 +10,7 @@ import numpy as np
 from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.batch_shapes import LONGEST_RUN, BatchShapes
 from ampjax.frontend.batches.epoch_batches import EpochBatches
-from ampjax.frontend.instance_columns import Columns
+from ampjax.frontend.instances.instance_columns import Columns
 
 KEPT_BYTES = 2**28
 """Batches of a data set that are kept hold so many bytes at most."""

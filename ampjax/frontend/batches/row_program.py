@@ -26,10 +26,10 @@ from ampjax.frontend.deduction.asked_lengths import check_of_lengths, noting_ask
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.values import Constant, Elements, Static
-from ampjax.frontend.instance_columns import Columns
-from ampjax.frontend.instance_spec import LeafSpec
+from ampjax.frontend.instances.instance_columns import Columns
+from ampjax.frontend.instances.instance_spec import LeafSpec
+from ampjax.frontend.instances.missing_labels import missing_leaves
 from ampjax.frontend.jax_functions.replaced_functions import taking_whole_sequences
-from ampjax.frontend.missing_labels import missing_leaves
 from ampjax.jaxprs.primitives import inputs_read
 
 ROOM = 1.25

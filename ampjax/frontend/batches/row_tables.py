@@ -30,7 +30,7 @@ from ampjax.frontend.loops.table_passes import (
 )
 
 if TYPE_CHECKING:
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 STEP = 1.25
 """Each size of the ladder is so many times the one before, rounded up."""

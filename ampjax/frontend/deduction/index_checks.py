@@ -21,7 +21,7 @@ from ampjax.frontend.deduction.numpy_equations import is_exact
 from ampjax.frontend.draft.index_spaces import Column, Region
 
 if TYPE_CHECKING:
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 _SHAPES = ("broadcast_in_dim", "copy", "expand_dims", "reshape", "squeeze")
 """Operations that leave numbers what they are."""

@@ -15,7 +15,7 @@ from ampjax.frontend.draft.values import Computed, Constant, Static, Value
 from ampjax.jaxprs.primitives import bind
 
 if TYPE_CHECKING:
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 _Recipe = Callable[[Sequence[Any]], Any]
 """From a node's inputs to a value."""

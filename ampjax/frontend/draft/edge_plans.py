@@ -15,7 +15,7 @@ from ampjax.ir.wires import Wire
 
 if TYPE_CHECKING:
     from ampjax.frontend.draft.graph_draft import GraphDraft
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
 
 if TYPE_CHECKING:
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 
 @dataclass(frozen=True, eq=False)

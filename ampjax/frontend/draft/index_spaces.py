@@ -26,7 +26,7 @@ from ampjax.frontend.loops.table_passes import find_parents, wide
 if TYPE_CHECKING:
     from ampjax.frontend.combinators.draw_places import DrawPlace
     from ampjax.frontend.draft.decisions import Decision
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 
 class Column:

@@ -21,7 +21,7 @@ from ampjax.ir.state import State
 
 if TYPE_CHECKING:
     from ampjax.frontend.draft.graph_draft import GraphDraft
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 
 class Reads:

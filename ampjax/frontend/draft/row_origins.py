@@ -13,7 +13,7 @@ import numpy as np
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 
 if TYPE_CHECKING:
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 Origin = Callable[["Columns"], np.ndarray]
 """From the data to a row of some space for each row of another one; below 0 for none."""

@@ -13,7 +13,7 @@ from ampjax.frontend.draft.payload_types import raw_type
 from ampjax.ir.wires import Wire
 
 if TYPE_CHECKING:
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 Leaf = tuple[str, int]
 """A leaf of the parameters: its top-level key, and its number among that key's leaves."""

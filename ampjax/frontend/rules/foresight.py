@@ -17,7 +17,7 @@ from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace
 from ampjax.ir.state import State
 
 if TYPE_CHECKING:
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 
 BITS = 62

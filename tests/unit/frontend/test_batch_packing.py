@@ -11,7 +11,7 @@ import ampjax as amp
 from ampjax.frontend.batches import packed_data
 from ampjax.frontend.batches.batch_shapes import BatchShapes
 from ampjax.frontend.batches.packed_data import PackedData
-from ampjax.frontend.instance_columns import Columns
+from ampjax.frontend.instances.instance_columns import Columns
 from ampjax.train.grouping import in_batches
 
 

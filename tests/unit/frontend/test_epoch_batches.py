@@ -10,8 +10,8 @@ import pytest
 import ampjax as amp
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.batches.epoch_batches import EpochBatches
-from ampjax.frontend.instance_columns import Columns
-from ampjax.frontend.instance_spec import parse
+from ampjax.frontend.instances.instance_columns import Columns
+from ampjax.frontend.instances.instance_spec import parse
 
 SPEC = {"x": "float32[n]", "chars": "int32[n,c]", "number": "int32[]"}
 RNG = np.random.default_rng(0)

@@ -10,9 +10,9 @@ from support.effort import examples
 
 import ampjax as amp
 from ampjax.errors import DataError
-from ampjax.frontend import instance_spec
-from ampjax.frontend.instance_spec import parse
-from ampjax.frontend.plain_leaves import plain_rows
+from ampjax.frontend.instances import instance_spec
+from ampjax.frontend.instances.instance_spec import parse
+from ampjax.frontend.instances.plain_leaves import plain_rows
 
 
 def read(leaf, instances):

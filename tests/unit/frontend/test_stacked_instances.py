@@ -7,10 +7,10 @@ import pytest
 
 import ampjax as amp
 from ampjax.errors import DataError
-from ampjax.frontend.chosen_messages import RegionMessages, SpaceMessages
 from ampjax.frontend.deduction.numpy_equations import numpy_results
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.instance_columns import Columns
+from ampjax.frontend.instances.chosen_messages import RegionMessages, SpaceMessages
+from ampjax.frontend.instances.instance_columns import Columns
 from experiments.data import list_reduction, permutation, sst, wikiner
 
 SPEC = {"words": "int32[w]", "chars": "int32[w,c]", "x": "float32[3]", "label": "int32[]"}

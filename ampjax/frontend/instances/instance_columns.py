@@ -13,12 +13,12 @@ import jax
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.chosen_messages import ChosenMessages, RegionMessages, SpaceMessages
 from ampjax.frontend.deduction.numpy_rows import rows_in_numpy
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.payload_types import from_raw, raw, raw_type
-from ampjax.frontend.instance_topologies import InstanceTopologies
-from ampjax.frontend.selected_instances import InstanceSelection, KeptColumns
+from ampjax.frontend.instances.chosen_messages import ChosenMessages, RegionMessages, SpaceMessages
+from ampjax.frontend.instances.instance_topologies import InstanceTopologies
+from ampjax.frontend.instances.selected_instances import InstanceSelection, KeptColumns
 from ampjax.ir.instances import Messages
 from ampjax.jaxprs.primitives import bind
 from ampjax.utils.row_ranges import ranges
@@ -26,7 +26,7 @@ from ampjax.utils.row_ranges import ranges
 if TYPE_CHECKING:
     from ampjax.frontend.draft.edge_plans import EdgePlan
     from ampjax.frontend.draft.graph_draft import PumpPlan
-    from ampjax.frontend.instance_spec import LeafSpec
+    from ampjax.frontend.instances.instance_spec import LeafSpec
 
 
 _NOTHING: frozenset[str] = frozenset()

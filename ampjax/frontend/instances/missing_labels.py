@@ -11,7 +11,7 @@ from ampjax.ir.ways_to_sinks import Fields, fields_before_sinks
 
 if TYPE_CHECKING:
     from ampjax.frontend.draft.graph_draft import GraphDraft
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 
 def missing_leaves(

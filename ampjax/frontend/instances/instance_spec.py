@@ -17,7 +17,7 @@ from ampjax.frontend.combinators.graph_combinators import Edges
 from ampjax.frontend.combinators.structures import Ragged, Stacked
 from ampjax.frontend.combinators.tracing import Dimensions
 from ampjax.frontend.draft.payload_types import from_raw, is_key, raw, raw_type
-from ampjax.frontend.plain_leaves import plain_rows
+from ampjax.frontend.instances.plain_leaves import plain_rows
 
 _TYPE = re.compile(r"\s*([a-z]+\d*|key<\w+>)\s*\[([^\]]*)\]\s*")
 _WORDS_OF_SHAPES = ("max", "min", "mod", "floordiv", "non_negative")

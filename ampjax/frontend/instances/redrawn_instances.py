@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ampjax.frontend.instance_columns import Columns, CompiledInstances
+from ampjax.frontend.instances.instance_columns import Columns, CompiledInstances
 from ampjax.ir.instances import Messages
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 
 if TYPE_CHECKING:
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 
 class ChosenMessages(NamedTuple):

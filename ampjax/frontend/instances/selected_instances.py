@@ -11,7 +11,7 @@ from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.utils.row_ranges import ranges
 
 if TYPE_CHECKING:
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 KEPT_BYTES = 2**28
 """Computed columns of a data set that are kept for its batches hold so many bytes at most."""

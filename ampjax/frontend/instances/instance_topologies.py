@@ -12,7 +12,7 @@ from ampjax.ir.instances import Topology
 
 if TYPE_CHECKING:
     from ampjax.frontend.draft.edge_plans import EdgePlan
-    from ampjax.frontend.instance_columns import Columns
+    from ampjax.frontend.instances.instance_columns import Columns
 
 
 def check_edges(
