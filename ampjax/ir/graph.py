@@ -294,7 +294,7 @@ class Graph:
     def __repr__(self) -> str:
         from ampjax.ir.printing import tree  # drawing is not needed to build
 
-        return tree(self)
+        return tree(self.nodes)
 
     def _repr_html_(self) -> str | None:
         return PICTURE[0](self) if PICTURE else None
@@ -307,7 +307,7 @@ class Graph:
         """
         from ampjax.ir.printing import mermaid
 
-        return mermaid(self)
+        return mermaid(self.nodes)
 
     def to_dot(self) -> str:
         """Exports the graph as Graphviz DOT text.
@@ -317,7 +317,7 @@ class Graph:
         """
         from ampjax.ir.printing import dot
 
-        return dot(self)
+        return dot(self.nodes)
 
 
 def current_graph() -> Graph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import jax
@@ -12,24 +13,23 @@ from ampjax.ir.reading_order import Edge, edges, order
 from ampjax.utils.drawing.colours import FAMILIES, family
 
 if TYPE_CHECKING:
-    from ampjax.ir.graph import Graph
     from ampjax.ir.nodes import Node
     from ampjax.ir.wires import Wire
 
 
-def tree(graph: Graph, params: bool = True) -> str:
+def tree(by_name: Mapping[str, Node], params: bool = True) -> str:
     """The graph as a tree of text, a line per node.
 
     A node hangs under the last of its sources; under the others `→ name` refers to it. `↺ name` is a loop's way back to its phi.
 
     Args:
-      graph: The graph; need not be closed.
+      by_name: The graph's nodes; it need not be closed.
       params: Whether to count the parameters of PPTs.
 
     Returns:
       Lines without a newline at the end.
     """
-    nodes = order(graph)
+    nodes = order(by_name)
     place = {node.name: i for i, node in enumerate(nodes)}
     parent: dict[str, str] = {}
     outgoing: dict[str, list[Edge]] = {node.name: [] for node in nodes}
@@ -52,7 +52,7 @@ def tree(graph: Graph, params: bool = True) -> str:
         return list(below.values())
 
     lines = [f"Graph: {len(nodes)} node{'s' * (len(nodes) != 1)}"]
-    roots: list[Node | str] = [node for node in graph.nodes.values() if node.name not in parent]
+    roots: list[Node | str] = [node for node in by_name.values() if node.name not in parent]
     stack = _level(roots, "")  # a stack of our own: a graph may be deeper than Python's
     while stack:
         item, indent, last = stack.pop()
@@ -63,16 +63,16 @@ def tree(graph: Graph, params: bool = True) -> str:
     return "\n".join(lines)
 
 
-def mermaid(graph: Graph) -> str:
+def mermaid(by_name: Mapping[str, Node]) -> str:
     """The graph as a Mermaid flowchart; kinds are coloured, conds are diamonds, a loop's way back is dotted.
 
     Args:
-      graph: The graph; need not be closed.
+      by_name: The graph's nodes; it need not be closed.
 
     Returns:
       The text, for example for a ```` ```mermaid ```` block.
     """
-    nodes = order(graph)
+    nodes = order(by_name)
     ids = {node.name: f"n{i}" for i, node in enumerate(nodes)}
     lines = ["flowchart TD"]
     for node in nodes:
@@ -96,16 +96,16 @@ def mermaid(graph: Graph) -> str:
     return "\n".join(lines)
 
 
-def dot(graph: Graph) -> str:
+def dot(by_name: Mapping[str, Node]) -> str:
     """The graph in Graphviz's DOT language; kinds are coloured, conds are diamonds, a loop's way back is dashed.
 
     Args:
-      graph: The graph; need not be closed.
+      by_name: The graph's nodes; it need not be closed.
 
     Returns:
       The text, for the command `dot -Tsvg`.
     """
-    nodes = order(graph)
+    nodes = order(by_name)
     ids = {node.name: f"n{i}" for i, node in enumerate(nodes)}
     lines = [
         "digraph ampjax {",

@@ -6,13 +6,13 @@ Knows the graph's structure only: no types, no pictures.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ampjax.ir.ops.control_nodes import Phi
 
 if TYPE_CHECKING:
-    from ampjax.ir.graph import Graph
     from ampjax.ir.nodes import Node
     from ampjax.ir.wires import Wire
 
@@ -39,16 +39,19 @@ class Edge:
         return self.wire.source
 
 
-def order(graph: Graph) -> list[Node]:
+def order(by_name: Mapping[str, Node]) -> list[Node]:
     """The nodes, sources before consumers, where a loop is entered through its phi.
 
     A phi that heads a loop is taken only when nothing else can be, so what feeds the loop's body from outside stands before it.
     Among the nodes that could come next, the one that was built first does. Works on graphs that are not closed yet too.
 
+    Args:
+      by_name: The nodes, in the order in which they were built.
+
     Returns:
       All nodes of the graph, each once.
     """
-    nodes = list(graph.nodes.values())
+    nodes = list(by_name.values())
     number = {node.name: i for i, node in enumerate(nodes)}
     waits = [sum(wire is not None for wire in node.inputs) for node in nodes]
     ready = [i for i, count in enumerate(waits) if not count]

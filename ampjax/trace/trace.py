@@ -357,7 +357,22 @@ class Trace:
         Raises:
           OSError: If it can't be written.
         """
-        trace_file.write(path, self)
+        histograms = {}
+        for node, counts in self.histograms.items():
+            histograms[node] = counts.tolist()
+        contents = trace_file.Contents(
+            slices=list(self),
+            waits=list(self.waits),
+            queues=list(self.queues),
+            staleness=list(self.staleness),
+            runs=self.runs,
+            hosts=self.hosts,
+            traffic=self.traffic,
+            stages=self.stages,
+            histograms=histograms,
+            n_dropped=self.n_dropped,
+        )
+        trace_file.write(path, contents)
 
     @classmethod
     def from_jsonl(cls, path: str | Path) -> Trace:

@@ -6,14 +6,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ampjax.errors import DataError
 from ampjax.trace.trace_records import QueueSample, Slice, StalenessSample, TracedHost, Wait
 from ampjax.utils.bounded_reading import parse_json
-
-if TYPE_CHECKING:
-    from ampjax.trace.trace import Trace
 
 LONGEST_LINE = 1 << 24
 """Bytes of a line at most. The longest are histograms."""
@@ -37,12 +34,12 @@ class Contents:
     n_dropped: int = 0
 
 
-def write(path: str | Path, trace: Trace) -> None:
+def write(path: str | Path, contents: Contents) -> None:
     """Writes a trace; folders are made."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line) + "\n" for line in _lines(trace))
+        file.writelines(json.dumps(line) + "\n" for line in _lines(contents))
 
 
 def read(path: str | Path) -> Contents:
@@ -96,20 +93,22 @@ def _take_line(
         ) from error
 
 
-def _lines(trace: Trace) -> Iterator[dict[str, Any]]:
-    yield from (asdict(s) for s in trace)
-    yield from ({"wait": asdict(w)} for w in trace.waits)
-    yield from ({"queues": asdict(q)} for q in trace.queues)
-    yield from ({"staleness": asdict(s)} for s in trace.staleness)
+def _lines(contents: Contents) -> Iterator[dict[str, Any]]:
+    yield from (asdict(s) for s in contents.slices)
+    yield from ({"wait": asdict(w)} for w in contents.waits)
+    yield from ({"queues": asdict(q)} for q in contents.queues)
+    yield from ({"staleness": asdict(s)} for s in contents.staleness)
     yield from (
-        {"histogram": {"node": node, "rows": n.tolist()}} for node, n in trace.histograms.items()
+        {"histogram": {"node": node, "rows": rows}} for node, rows in contents.histograms.items()
     )
-    yield from ({"stage": {"name": name, "nodes": nodes}} for name, nodes in trace.stages.items())
-    yield from ({"run": run} for run in trace.runs)
-    yield from ({"host": asdict(host)} for host in trace.hosts.values())
-    yield from ({"traffic": [*ends, n_bytes]} for ends, n_bytes in trace.traffic.items())
-    if trace.n_dropped:
-        yield {"n_dropped": trace.n_dropped}
+    yield from (
+        {"stage": {"name": name, "nodes": nodes}} for name, nodes in contents.stages.items()
+    )
+    yield from ({"run": run} for run in contents.runs)
+    yield from ({"host": asdict(host)} for host in contents.hosts.values())
+    yield from ({"traffic": [*ends, n_bytes]} for ends, n_bytes in contents.traffic.items())
+    if contents.n_dropped:
+        yield {"n_dropped": contents.n_dropped}
 
 
 def _take(contents: Contents, row: dict[str, Any]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -14,15 +14,17 @@ from ampjax.utils.drawing.colours import BLUE, GREY, ORANGE, VERMILION
 from ampjax.utils.drawing.figure import new_figure, save
 from ampjax.viz.front import Point, front
 
-if TYPE_CHECKING:
-    from ampjax.tuning.tuned import Tuned
 
-
-def draw_front(tuned: Tuned, path: str | Path | None = None) -> Figure:
+def draw_front(
+    candidates: Sequence[Candidate],
+    chosen: Candidate,
+    path: str | Path | None = None,
+) -> Figure:
     """Draws staleness over throughput, as simulated; further right and further down is better.
 
     Args:
-      tuned: What tuning has found.
+      candidates: All choices.
+      chosen: The best of them.
       path: A file to write the picture to: .png, .svg or .pdf.
 
     Returns:
@@ -33,7 +35,7 @@ def draw_front(tuned: Tuned, path: str | Path | None = None) -> Figure:
     """
     figure = new_figure(6.4, 4.4, layout="constrained")
     axes = figure.subplots()
-    simulated = [c for c in tuned.candidates if c.simulated is not None]
+    simulated = [c for c in candidates if c.simulated is not None]
     kinds = (
         (
             "others",
@@ -58,7 +60,7 @@ def draw_front(tuned: Tuned, path: str | Path | None = None) -> Figure:
         ),
         (
             "chosen",
-            [c for c in simulated if c is tuned.best],
+            [c for c in simulated if c is chosen],
             VERMILION,
             "*",
             14,
@@ -90,11 +92,18 @@ def draw_front(tuned: Tuned, path: str | Path | None = None) -> Figure:
     return figure
 
 
-def draw_epochs(tuned: Tuned, path: str | Path | None = None) -> Figure:
+def draw_epochs(
+    candidates: Sequence[Candidate],
+    chosen: Candidate,
+    n_train: int,
+    path: str | Path | None = None,
+) -> Figure:
     """Draws epochs to the target over throughput, as measured, with lines of equal time (`viz.front`).
 
     Args:
-      tuned: What tuning has found.
+      candidates: All choices.
+      chosen: The best of them.
+      n_train: Training units, such as tokens, of an epoch.
       path: A file to write the picture to: .png, .svg or .pdf.
 
     Returns:
@@ -103,14 +112,13 @@ def draw_epochs(tuned: Tuned, path: str | Path | None = None) -> Figure:
     Raises:
       SettingsError: If the file name ends in anything else, or nothing was measured.
     """
-    n_train = round(tuned.n_train * tuned.per_instance)
     measured = []
-    for c in tuned.candidates:
+    for c in candidates:
         if c.tried is not None and 0 < c.tried.per_s < math.inf:
             measured.append(c)
     points = {}
     for name, best in (("chosen", True), ("tried", False)):
-        points[name] = [_point(c, n_train) for c in measured if (c is tuned.best) == best]
+        points[name] = [_point(c, n_train) for c in measured if (c is chosen) == best]
     return front(
         {name: some for name, some in points.items() if some},
         n_train,

@@ -113,7 +113,7 @@ class Tuned:
             draw_front,
         )  # imports matplotlib: only when a picture is wanted
 
-        return draw_front(self, path)
+        return draw_front(self.candidates, self.best, path)
 
     def epochs_picture(self, path: str | Path | None = None) -> Figure:
         """Draws measured epochs to the target over throughput, for all choices that were tried.
@@ -129,7 +129,8 @@ class Tuned:
         """
         from ampjax.tuning.front_picture import draw_epochs
 
-        return draw_epochs(self, path)
+        n_train = round(self.n_train * self.per_instance)
+        return draw_epochs(self.candidates, self.best, n_train, path)
 
     def records(self) -> list[dict[str, Any]]:
         """Gives one dictionary for each choice, in order.

@@ -71,7 +71,7 @@ def layout(
     Returns:
       Places that do not overlap, and the arrows between them.
     """
-    nodes = order(graph)
+    nodes = order(graph.nodes)
     notes = notes or Notes()
     every = edges(nodes)
     rank = _ranks(nodes, every)

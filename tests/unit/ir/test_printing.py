@@ -103,14 +103,14 @@ Graph: 9 nodes
 
 
 def test_tree_shows_a_loop_inside_its_phi():
-    assert tree(rnn()) == RNN_TREE
-    assert "parameters" not in tree(rnn(), params=False)
+    assert tree(rnn().nodes) == RNN_TREE
+    assert "parameters" not in tree(rnn().nodes, params=False)
 
 
 def test_every_node_has_one_line_of_its_own():
     for graph in (rnn(), nested()):
         lines = []
-        for line in tree(graph).splitlines()[1:]:
+        for line in tree(graph.nodes).splitlines()[1:]:
             lines.append(re.sub(r"^[│├└─ ]*", "", line))
         assert sorted(line.split("  ")[0] for line in lines if line[0] not in "→↺") == sorted(
             graph.nodes
@@ -118,7 +118,7 @@ def test_every_node_has_one_line_of_its_own():
 
 
 def test_only_phis_that_head_a_loop_are_entered_by_ways_back():
-    nodes = order(nested())
+    nodes = order(nested().nodes)
     assert {(e.source.name, e.target.name) for e in edges(nodes) if e.back} == {
         ("inner more", "inner"),
         ("outer more", "outer"),
@@ -135,7 +135,7 @@ def test_a_graph_that_is_not_finished_prints_too():
         ag.phi("open")
         text = repr(g)
         assert "add  NPT(x, nothing) -> ?" in text and "open  Phi -> ?" in text
-        assert all(name in write(g) for write in (dot, mermaid) for name in g.nodes)
+        assert all(name in write(g.nodes) for write in (dot, mermaid) for name in g.nodes)
         g.connect("add", 1, x)
         ag.sink("end", g.nodes["add"].outputs[0])
         g.nodes["open"].outputs[0].connect(x)
@@ -153,7 +153,7 @@ def test_a_deep_graph_prints():
                 name=f"i{i}",
             )
         ag.sink("end", wire)
-    assert len(tree(g).splitlines()) == 1203
+    assert len(tree(g.nodes).splitlines()) == 1203
 
 
 DOT_NODE = re.compile(
@@ -174,7 +174,7 @@ def wires(graph):
 
 def test_dot_has_every_node_and_edge_once():
     for graph in (rnn(), nested(), awkward()):
-        first, *defaults_and_body, last = dot(graph).splitlines()
+        first, *defaults_and_body, last = dot(graph.nodes).splitlines()
         assert (first, last) == ("digraph ampjax {", "}")
         names = {}
         found = Counter()
@@ -197,7 +197,7 @@ def test_dot_has_every_node_and_edge_once():
 
 def test_mermaid_has_every_node_and_edge_once():
     for graph in (rnn(), nested(), awkward()):
-        first, *body = mermaid(graph).splitlines()
+        first, *body = mermaid(graph.nodes).splitlines()
         assert first == "flowchart TD"
         names = {}
         found = Counter()
@@ -224,10 +224,10 @@ def test_mermaid_has_every_node_and_edge_once():
 
 
 def test_conds_are_diamonds_and_ways_back_are_dashed():
-    assert '{"<b>cond1</b><br/>Cond"}' in mermaid(rnn())
-    assert mermaid(rnn()).count("-.->") == dot(rnn()).count("style=dashed") == 1
-    assert rnn().to_dot() == dot(rnn())
-    assert rnn().to_mermaid() == mermaid(rnn())
+    assert '{"<b>cond1</b><br/>Cond"}' in mermaid(rnn().nodes)
+    assert mermaid(rnn().nodes).count("-.->") == dot(rnn().nodes).count("style=dashed") == 1
+    assert rnn().to_dot() == dot(rnn().nodes)
+    assert rnn().to_mermaid() == mermaid(rnn().nodes)
 
 
 def test_parameters_are_counted():
