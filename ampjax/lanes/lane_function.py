@@ -173,7 +173,7 @@ class LaneFunction:
         bodies = [block.number for block in program.blocks if block.is_trip]
         rows = []
         spans = []
-        in_lanes = self._given(flat.n)
+        in_lanes = self._pace_or_default(flat.n)
         together = LanePace(flat.n, 0, self._most)
         for pace in (in_lanes, together):
             counting = pace._replace(counts=True)
@@ -274,7 +274,7 @@ class LaneFunction:
         args = [*traced.constants, *leaves]
         return advance(traced.program, pace, kept, args, *numbers)
 
-    def _given(self, n: int) -> LanePace:
+    def _pace_or_default(self, n: int) -> LanePace:
         """The pace that was asked for, or the default."""
         return LanePace(
             self._lanes or min(n, LANES),
@@ -286,7 +286,7 @@ class LaneFunction:
         """The form for some arguments: given, remembered, or measured."""
         is_given = self._lanes is not None and self._trips is not None
         if is_given or self._most is not None or flat.n <= 1:
-            return self._given(flat.n)
+            return self._pace_or_default(flat.n)
         types = []
         for leaf in flat.leaves:
             types.append((leaf.shape, str(leaf.dtype)))
@@ -295,10 +295,10 @@ class LaneFunction:
         if key in self._forms:
             return self._forms[key]
         if any(isinstance(leaf, Tracer) for leaf in flat.leaves):
-            return self._given(flat.n)
+            return self._pace_or_default(flat.n)
         choice = self._measure_forms(flat)
         if choice is None:
-            return self._given(flat.n)
+            return self._pace_or_default(flat.n)
         self._forms[key] = choice
         return choice
 

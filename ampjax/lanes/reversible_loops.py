@@ -184,7 +184,7 @@ def _floats(values: Sequence[Any]) -> list[bool]:
     return [is_inexact(jax.typeof(x).dtype) for x in values]
 
 
-def _chosen(
+def _select(
     values: Sequence[Any],
     wanted: Sequence[bool],
 ) -> list[Any]:
@@ -227,7 +227,7 @@ def _go_back(
     in_closed = []
     for asked, is_float in zip(is_asked, _floats(closed), strict=True):
         in_closed.append(asked and is_float)
-    floats_closed = _chosen(closed, in_closed)
+    floats_closed = _select(closed, in_closed)
     reach = jnp.asarray(_reach(SLOTS))
     keep_next = lambda way: _keep_next(way, lambda carry: body(closed, carry), reach)
 
@@ -243,10 +243,10 @@ def _go_back(
         ) -> list[Any]:
             operands = _join_operands(closed, in_closed, constants)
             whole = _join_operands(start, in_carry, carry)
-            return _chosen(body(operands, whole), in_carry)
+            return _select(body(operands, whole), in_carry)
 
         # takes the cotangents back over this trip, and forgets the carry before it
-        floats = _chosen(start, in_carry)
+        floats = _select(start, in_carry)
         pull = jax.vjp(trip, floats, floats_closed)[1]
         of_carry, added = pull(way.of_carry)
         sums = [a + b for a, b in zip(way.of_closed, added, strict=True)]
@@ -266,7 +266,7 @@ def _go_back(
         top=jnp.zeros((), jnp.int32),
         places=jnp.zeros(SLOTS, jnp.int32),
         slots=slots,
-        of_carry=_chosen(cotangents, in_carry),
+        of_carry=_select(cotangents, in_carry),
         of_closed=[jnp.zeros_like(x) for x in floats_closed],
     )
     way = lax.while_loop(lambda way: way.end > 0, trip_back, way)

@@ -52,7 +52,7 @@ def switch(
         )
     if isinstance(index, Static):
         return parted(body, call, index.column, given)
-    return _masked(body, call, index, given)
+    return _choose_by_mask(body, call, index, given)
 
 
 def parted(
@@ -155,7 +155,7 @@ class _Parts:
             return Static(
                 Column(
                     body.space,
-                    lambda data: _merged(data, columns, choose(data), rows_in),
+                    lambda data: _merge_columns(data, columns, choose(data), rows_in),
                 )
             )
         own = []
@@ -205,7 +205,7 @@ class _Parts:
             known = None
 
         def sizes(data: Any) -> np.ndarray:
-            return _merged(
+            return _merge_columns(
                 data,
                 [Column(p.space, s.lengths) for p, s in zip(parts, inner, strict=True)],
                 choose(data),
@@ -243,7 +243,7 @@ class _Parts:
         return Elements(space, element)
 
 
-def _masked(
+def _choose_by_mask(
     body: Body,
     call: Call,
     index: Value,
@@ -356,7 +356,7 @@ def chosen_by_value(
     return View(out, body.space)
 
 
-def _merged(
+def _merge_columns(
     data: Any,
     columns: Sequence[Column],
     which: np.ndarray,

@@ -60,12 +60,12 @@ def propagate(
             return body.low.value_at(value, nodes, space, senders, way)
 
         own = [row.element for row in rows]
-        by_edge = _applied(part, function, [*closed, *map(at_senders, own)])
+        by_edge = _compute_messages(part, function, [*closed, *map(at_senders, own)])
         by_node = by_edge
         if not any(calls(function.jaxpr)):
             by_node = []
             for value, kind in zip(
-                _applied(inner, function, [*closed, *own]),
+                _compute_messages(inner, function, [*closed, *own]),
                 types,
                 strict=True,
             ):
@@ -85,11 +85,11 @@ def propagate(
                     part.rows(by_node[i], kind),
                 )
             )
-        out.append(Elements(nodes, _received(inner, parts, values, plan, kind)))
+        out.append(Elements(nodes, _sum_at_receivers(inner, parts, values, plan, kind)))
     return out
 
 
-def _applied(
+def _compute_messages(
     part: Body,
     function: Traced,
     values: Sequence[Value],
@@ -101,7 +101,7 @@ def _applied(
     )
 
 
-def _received(
+def _sum_at_receivers(
     inner: Body,
     parts: Sequence[Body],
     values: Sequence[tuple[Rows, Rows]],

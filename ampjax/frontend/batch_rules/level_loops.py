@@ -76,7 +76,7 @@ def loop(
         body.block.reports.append(
             replace(
                 report,
-                values=[_seen(view, outputs, seen) for view in report.values],
+                values=[_rows_after_loop(view, outputs, seen) for view in report.values],
             )
         )
     last = [part.last() for part in carry]
@@ -117,14 +117,14 @@ def of_all_levels(
         inner = body.inside(value.space)
         element = of_all_levels(inner, value.element, element_type(kind), outputs, seen)
         return Elements(value.space, element)
-    return _seen(
+    return _rows_after_loop(
         View(body.rows(value, kind), body.space),
         outputs,
         seen,
     )
 
 
-def _seen(
+def _rows_after_loop(
     view: View,
     outputs: list[Rows],
     seen: list[Rows],
@@ -184,7 +184,7 @@ class _LevelLoop:
         if 0 in there.shape:
             return none
         if self.made.held:
-            every = lambda: self._repeated(run, start)
+            every = lambda: self._run_levels(run, start)
         elif self.made.frame.repeats_last:
             every = lambda: self._all_levels(run, start, self._reads(run, self._repeats(run)))
         else:
@@ -234,9 +234,9 @@ class _LevelLoop:
             return [each.get(x) for x in after], [each.get(x) for x in outputs]
 
         last, stacked = jax.lax.scan(level, start, reads.given)
-        return self._ended(run, last, stacked)
+        return self._collect_results(run, last, stacked)
 
-    def _repeated(self, run: Run, start: Sequence[Any]) -> list[Any]:
+    def _run_levels(self, run: Run, start: Sequence[Any]) -> list[Any]:
         """Runs all levels; a level without a row that counts repeats the last level that had one."""
         *_, after, _ = self.carried
         outputs, _ = self.given
@@ -268,7 +268,7 @@ class _LevelLoop:
             ([*start], [*start], kept),
             (is_new, reads.given),
         )
-        return self._ended(run, last, stacked)
+        return self._collect_results(run, last, stacked)
 
     def _reads(self, run: Run, numbers: Any = None) -> _Reads:
         """Reads values of the batch before the loop, where one read for all levels is best.
@@ -333,7 +333,7 @@ class _LevelLoop:
             )
         return each
 
-    def _ended(
+    def _collect_results(
         self,
         run: Run,
         last: Sequence[Any],

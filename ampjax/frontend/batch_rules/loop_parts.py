@@ -162,10 +162,10 @@ def early_part(step: Traced, n_carry: int) -> SplitFunction | None:
         if of_elements.issuperset(equation.outvars) and (is_read or _is_heavy(equation)):
             roots += equation.outvars
     early = needed_equations(jaxpr.eqns, roots, ())
-    made = of_elements.intersection(_made_by(early))
+    made = of_elements.intersection(_outputs_of(early))
     late = needed_equations(jaxpr.eqns, jaxpr.outvars, made)
     wanted = variables_read(late, jaxpr.outvars)
-    crossing = [v for v in _made_by(early) if v in made & wanted]
+    crossing = [v for v in _outputs_of(early) if v in made & wanted]
     if not crossing or any(is_sequence(v.aval) for v in crossing):
         return None
     elements = jaxpr.invars[n_carry:]
@@ -201,7 +201,7 @@ def numbered_part(
       closed: What it closes over.
     """
     jaxpr = turn.jaxpr
-    shared = _shared(jaxpr, closed)
+    shared = _variables_for_all_rows(jaxpr, closed)
     numbered = depending(jaxpr.eqns, numbers) - _of_rows(jaxpr, {*shared, *numbers})
     roots = []
     limits = []
@@ -227,7 +227,7 @@ def numbered_part(
     )
 
 
-def _shared(jaxpr: Any, closed: Sequence[Value]) -> set[Any]:
+def _variables_for_all_rows(jaxpr: Any, closed: Sequence[Value]) -> set[Any]:
     """The variables of closed-over values alike for all rows."""
     found = set()
     for variable, value in zip(jaxpr.constvars, closed, strict=True):
@@ -256,7 +256,7 @@ def computes_shared(
       closed: As `numbered_part` gets it.
     """
     jaxpr = turn.jaxpr
-    of_rows = _of_rows(jaxpr, {*_shared(jaxpr, closed), *numbers})
+    of_rows = _of_rows(jaxpr, {*_variables_for_all_rows(jaxpr, closed), *numbers})
     for equation in jaxpr.eqns:
         if equation.primitive.name in MOVES:
             continue
@@ -291,7 +291,7 @@ def part_behind(step: Traced, n_carry: int) -> SplitFunction | None:
     next_carry = jaxpr.outvars[:n_carry]
     given = jaxpr.outvars[n_carry:]
     carried = needed_equations(jaxpr.eqns, next_carry, ())
-    made = _made_by(carried)
+    made = _outputs_of(carried)
     reports = [each for each in jaxpr.eqns if _holds(jaxpr, [each], "reports")]
     if _holds(jaxpr, jaxpr.eqns, "draws") or _holds(jaxpr, carried, "reports"):
         return None
@@ -335,7 +335,7 @@ def _part(
     return replace(step, jaxpr=jaxpr)
 
 
-def _made_by(equations: Sequence[Any]) -> list[Any]:
+def _outputs_of(equations: Sequence[Any]) -> list[Any]:
     """The variables that some equations compute."""
     return [v for equation in equations for v in equation.outvars]
 

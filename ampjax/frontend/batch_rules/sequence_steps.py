@@ -479,7 +479,7 @@ def take(
     if not is_static(at):
         result = []
         for x, kind in zip(xs, call.results, strict=True):
-            result.append(_taken_by_value(body, at, x, kind, call.line))
+            result.append(_take_by_value(body, at, x, kind, call.line))
         return result
     low = body.low
     region = body.region
@@ -512,7 +512,7 @@ def take(
     return results
 
 
-def _taken_by_value(
+def _take_by_value(
     body: Body,
     at: Value,
     xs: Value,

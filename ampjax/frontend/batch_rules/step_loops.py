@@ -172,7 +172,7 @@ def _step_slots(
     def readers(tables: RowTables) -> np.ndarray:
         reads = []
         for recall in recalls:
-            at = _recalled(tables, frame, space, recall)
+            at = _find_states(tables, frame, space, recall)
             reads.append(by_batch(at))
         return frame.readers(tables, reads)
 
@@ -236,11 +236,11 @@ def _recall_slot(
     return low.slot(
         ("recall", recall),
         frame,
-        lambda tables: _at_least_0(_recalled(tables, frame, space, recall)),
+        lambda tables: _at_least_0(_find_states(tables, frame, space, recall)),
     )
 
 
-def _recalled(
+def _find_states(
     tables: RowTables,
     frame: StepFrame,
     space: IndexSpace,

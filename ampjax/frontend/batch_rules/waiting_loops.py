@@ -88,7 +88,7 @@ def waiting_loop(
         for value, old in zip(results, inside, strict=True):
             _require_array(value, call)
             after.append(
-                _written(
+                _write_level(
                     block,
                     each.rows(value, old.aval),
                     old,
@@ -155,7 +155,7 @@ def _require_array(value: Value, call: Call) -> None:
         )
 
 
-def _written(
+def _write_level(
     block: Block,
     new: Rows,
     old: Rows,

@@ -214,7 +214,7 @@ def rounds(body: Body, call: Call, given: MaskedRounds) -> list[Value]:
         carried.append(carried_part(body, value, kind, call.line))
     before = [part.before for part in carried]
     each = _round(body, given, carried)
-    told = _told(body, each.block, call)
+    told = _report_metrics(body, each.block, call)
     last = [part.last() for part in carried]
 
     def compute(run: Run) -> Sequence[Any]:
@@ -348,7 +348,7 @@ def _round(
     return _Round(block, inside, going, counted, after, answers)
 
 
-def _told(
+def _report_metrics(
     body: Body,
     block: Block,
     call: Call,

@@ -145,14 +145,14 @@ class BatchShapes:
         found.sort(key=lambda one: -one[1].n_numbers)
         is_short = len(groups) < FEW_BATCHES
         for most in COSTS_OF_FEW if is_short else COSTS:
-            shapes = self._joined(found, most)
+            shapes = self._join_shapes(found, most)
             if len(shapes) <= MOST_SHAPES:
                 break
         self.shapes = shapes[::-1]
         # other batches are drawn, too, some of them larger; where there are several shapes few batches have the largest, so room in it costs little
         gets_room = is_short or len(shapes) > 1
         if gets_room and len({own.n_elements for _, own in found}) > 1:
-            self.shapes = [*self.shapes[:-1], self._widened(columns, sampled)]
+            self.shapes = [*self.shapes[:-1], self._widen(columns, sampled)]
 
     def find_like(
         self,
@@ -236,12 +236,12 @@ class BatchShapes:
         found: list[Batch] = []
         while len(found) < len(groups):
             some = groups[len(found) : len(found) + run.length]
-            batches = self._packed(columns, some, shapes)
+            batches = self._pack_in_first(columns, some, shapes)
             run.note(len(some), batches is not None)
             found += batches or []
         return found
 
-    def _packed(
+    def _pack_in_first(
         self,
         columns: Columns,
         groups: Sequence[np.ndarray],
@@ -276,7 +276,7 @@ class BatchShapes:
             batches.append(replace(together, weights=weights, arrays=arrays))
         return batches
 
-    def _widened(
+    def _widen(
         self,
         columns: Columns,
         sampled: Sequence[PackedBatches],
@@ -317,7 +317,7 @@ class BatchShapes:
             _fine,
         )
 
-    def _joined(
+    def _join_shapes(
         self,
         found: Sequence[tuple[Examples, Shape]],
         most: float,

@@ -248,14 +248,14 @@ class Body:
             column = value.column
             return self.block.once(
                 (column, self.room),
-                lambda: self._shipped(column, kind),
+                lambda: self._ship(column, kind),
             )
         assert isinstance(value, View)
         if value.rows.room is None:
             return value.rows
         return self.block.once(
             (value.rows, value.space, value.origin, self.room),
-            lambda: self._brought(value),
+            lambda: self._bring(value),
         )
 
     def rows(self, value: Value, kind: Any) -> Rows:
@@ -269,7 +269,7 @@ class Body:
         if isinstance(found, Rows) and found.room is not None:
             return found
         if isinstance(found, Rows):
-            found = self._derived(found)
+            found = self._stop_derivative(found)
         each = Rows(kind, self.room)
         room = self.room
 
@@ -280,7 +280,7 @@ class Body:
         self.block.add([each], compute)
         return each
 
-    def _shipped(self, column: Column, kind: Any) -> Rows:
+    def _ship(self, column: Column, kind: Any) -> Rows:
         room = self.room
         space = self.space
         frame = room.frame
@@ -305,7 +305,7 @@ class Body:
         self.block.add([out], compute)
         return out
 
-    def _brought(self, view: View) -> Rows:
+    def _bring(self, view: View) -> Rows:
         """Brings a computed value from elsewhere: reads the value by row number, and shelters its rows if fewer rows count here."""
         source = view.rows.room
         room = self.room
@@ -370,9 +370,9 @@ class Body:
             return [read(run.get(view.rows), run.slots[slot], own)]
 
         self.block.add([out], compute)
-        return self._derived(out)
+        return self._stop_derivative(out)
 
-    def _derived(self, rows: Rows) -> Rows:
+    def _stop_derivative(self, rows: Rows) -> Rows:
         """Stops the derivative of an outer array where no row of the room is there."""
         there = self._needed
         return rows if there is None else self.derived_where(there, rows)
@@ -398,7 +398,7 @@ class Body:
             out = Rows(rows.aval, rows.room)
 
             def compute(run: Run) -> list[Any]:
-                return [_derived_in(run, there, run.get(rows))]
+                return [_stop_derivative_in(run, there, run.get(rows))]
 
             self.block.add([out], compute)
             return out
@@ -410,7 +410,7 @@ class Body:
         result: list[Rows | Constant] = []
         for each in operands:
             if isinstance(each, Rows) and each.room is None:
-                result.append(self._derived(each))
+                result.append(self._stop_derivative(each))
             else:
                 result.append(each)
         return result
@@ -521,7 +521,7 @@ class Body:
 
         self.block.add(outputs, compute)
         if is_read and any(map(_is_for_all_rows, operands)):
-            results = [self._derived(each) for each in outputs]
+            results = [self._stop_derivative(each) for each in outputs]
         else:
             results = outputs
         self._note_read(equation, operands, results[0] if len(results) == 1 else None)
@@ -659,7 +659,7 @@ class _TableProduct:
         read = self.read
         table = run.get(read.table)
         if read.there is not None:
-            table = _derived_in(run, read.there, table)
+            table = _stop_derivative_in(run, read.there, table)
         other = self.other.value if isinstance(self.other, Constant) else run.get(self.other)
 
         def product(row: Any) -> Any:
@@ -675,7 +675,7 @@ class _TableProduct:
         )
 
 
-def _derived_in(run: Run, there: Slot | Rows, values: Any) -> Any:
+def _stop_derivative_in(run: Run, there: Slot | Rows, values: Any) -> Any:
     """An array in a run, without a derivative where nothing is there."""
     if isinstance(there, Slot):
         return derived_if(run.slots[there], values)

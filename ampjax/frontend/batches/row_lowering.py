@@ -403,7 +403,7 @@ class RowLowering:
         if isinstance(value, View):
             key = (way, outer, space, value.space, value.origin)
             if key not in self._origins:
-                self._origins[key] = _composed(value.reads(outer), origin, space)
+                self._origins[key] = _compose_origins(value.reads(outer), origin, space)
             return View(value.rows, space, self._origins[key])
         if isinstance(value, Elements):
             return self.sequence_at(self.copied(value, outer), space, origin, way)
@@ -484,7 +484,7 @@ def _word(part: Any) -> str:
     return type(part).__name__
 
 
-def _composed(
+def _compose_origins(
     reads: Origin,
     origin: Origin,
     space: IndexSpace,

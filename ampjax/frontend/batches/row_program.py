@@ -259,11 +259,11 @@ class RowProgram:
             least,
             round_up,
         )
-        together = self._packed(tables)
+        together = self._pack(tables)
         self._note(together, {**least, **tables.sizes})
         return PackedBatches(together, tables.sizes, tables.counts)
 
-    def _packed(self, tables: RowTables) -> Batch:
+    def _pack(self, tables: RowTables) -> Batch:
         columns = tables.data
         weights = tables.is_example.astype(np.float32)
         arrays: list[np.ndarray] = []

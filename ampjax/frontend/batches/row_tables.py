@@ -221,7 +221,7 @@ class RowTables:
             return fills(self)
         return self.once(
             (frame, space, "filled"),
-            lambda: self._filled(frame, space),
+            lambda: self._fill_frame(frame, space),
         )
 
     def is_there(self, frame: Frame, space: IndexSpace) -> np.ndarray:
@@ -366,7 +366,7 @@ class RowTables:
             return self._alongside(frame, space, copied)
         return self._inside(self.rows(frame, space.parent), frame, space)
 
-    def _filled(self, frame: Frame, space: IndexSpace) -> np.ndarray:
+    def _fill_frame(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """Lists the rows of a frame, with copies where none is."""
         rows = self.rows(frame, space)
         groups = wide(rows).reshape(

@@ -139,7 +139,7 @@ class _Body:
         steps = self._steps
         rows = [*self._slots.values()]
         rows += [values for _, values in self._early]
-        every, constants = self._traced(self._n_rows, rows)
+        every, constants = self._trace_body(self._n_rows, rows)
         constants = [derived_if(self._there, value) for value in constants]
         n_constants = len(constants)
         n_reads = len(self._read)
@@ -165,7 +165,7 @@ class _Body:
             {*known, *reads},
         )
         of_states = set(used)
-        groups = _grouped(
+        groups = _group_variables(
             [v for v in known if v in of_states],
             set(every.inputs[:n_constants]),
         )
@@ -201,7 +201,7 @@ class _Body:
         """The body for each number of rows of a step, and for all rows."""
         of_sizes = {}
         for size in sizes_of(self._run.slots[self._steps.host[0]]):
-            of_sizes[size], _ = self._traced(size, rows)
+            of_sizes[size], _ = self._trace_body(size, rows)
             if len(of_sizes[size].inputs) != len(every.inputs):
                 raise InvariantError(
                     "batch, loop",
@@ -242,7 +242,7 @@ class _Body:
             StepTables(sizes, firsts, rounds, at, readers),
         )
 
-    def _traced(
+    def _trace_body(
         self,
         size: int,
         rows: Sequence[Any],
@@ -289,7 +289,7 @@ class _Body:
         return traced(level, kinds, size)
 
 
-def _grouped(used: Sequence[Any], constants: set[Any]) -> list[list[Any]]:
+def _group_variables(used: Sequence[Any], constants: set[Any]) -> list[list[Any]]:
     """Variables in groups: constants with and without a gradient, rows with and without one."""
     groups: list[list[Any]] = [[], [], [], []]
     for variable in used:

@@ -205,12 +205,12 @@ class StepFrame(Frame):
         )
         size = max(size, tables.sizes[self, "lanes"])
         found = np.full((tables.n_batches, 1, size), -1)
-        batch, own, _ = self._computed(tables)
+        batch, own, _ = self._rows_with_level(tables)
         found[batch, 0, layout.at] = own
         return found
 
     def _lay_out(self, tables: RowTables) -> StepLayout:
-        batch, own, level = self._computed(tables)
+        batch, own, level = self._rows_with_level(tables)
         n_levels = int(level.max(initial=-1)) + 1
         counts = np.bincount(
             batch * n_levels + level,
@@ -229,7 +229,7 @@ class StepFrame(Frame):
             self._start,
         )
 
-    def _computed(self, tables: RowTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _rows_with_level(self, tables: RowTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Lists the rows with a level: the batch, the number and the level of each."""
 
         def make() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -78,7 +78,7 @@ def evaluated(
     >>> evaluated("max(0, 2*t^2 - floordiv(u, 2))", {"t": np.array([0, 1]), "u": 5}).tolist()
     [0, 0]
     """
-    return _value(_parsed(dimension), sizes)
+    return _value(_parse(dimension), sizes)
 
 
 def names_in(dimension: str) -> list[str]:
@@ -90,7 +90,7 @@ def names_in(dimension: str) -> list[str]:
     >>> names_in("max(0, u - t) + u")
     ['t', 'u']
     """
-    nodes = [*ast.walk(_parsed(dimension))]
+    nodes = [*ast.walk(_parse(dimension))]
     functions = [
         node.func
         for node in nodes
@@ -112,7 +112,7 @@ def names_in(dimension: str) -> list[str]:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(dimension: str) -> ast.expr:
+def _parse(dimension: str) -> ast.expr:
     """A dimension's expression, parsed once: each packed batch asks for its value."""
     return ast.parse(
         dimension.replace("^", "**"),
@@ -200,7 +200,7 @@ class SymbolicLengths:
         if dimension in bases:
             found = bases[dimension]
         else:
-            found = self._made_of(dimension, bases)
+            found = self._space_of_expression(dimension, bases)
         return self._low.copied(
             Elements(found, Constant(0)),
             around,
@@ -222,7 +222,7 @@ class SymbolicLengths:
             lambda data: _sizes(dimension, home, bases, data),
         )
 
-    def _made_of(
+    def _space_of_expression(
         self,
         dimension: str,
         bases: Mapping[str, IndexSpace],

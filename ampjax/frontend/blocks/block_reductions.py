@@ -55,7 +55,7 @@ def block_reduction(
     axes = grid.axes(rows).removesuffix("x")
     if name == LOGSUMEXP.name:
         out = _log_sum_exp(body, grid, rows, axes)
-        return _noted(body, grid, out, name)
+        return _note_reduction(body, grid, out, name)
     out = Rows(kind, grid.rooms[axes])
     total = _summed_product(inner, grid, rows) if name == SUM.name else None
 
@@ -68,7 +68,7 @@ def block_reduction(
             found = _computed_total(grid, run, total)
             found = found.reshape(*lead, *kind.shape)
         else:
-            found = _reduced(
+            found = _reduce_across(
                 grid,
                 run,
                 rows,
@@ -83,7 +83,7 @@ def block_reduction(
         ]
 
     body.block.add([out], compute)
-    return _noted(body, grid, out, name)
+    return _note_reduction(body, grid, out, name)
 
 
 def _summed_product(
@@ -117,7 +117,7 @@ def _computed_total(
     return total.compute(factors, grid.counts(run))
 
 
-def _reduced(
+def _reduce_across(
     grid: Grid,
     run: Run,
     rows: Rows,
@@ -139,7 +139,7 @@ def _reduced(
     )
 
 
-def _noted(
+def _note_reduction(
     body: Body,
     grid: Grid,
     out: Rows,

@@ -162,7 +162,7 @@ class SumOfProducts:
         for number in numbers:
             arrays[fewest] = arrays[fewest] * number.astype(arrays[fewest].dtype)
         if counts is not None:
-            mask = _placed(counts, names[fewest])
+            mask = _fit_axes(counts, names[fewest])
             arrays[fewest] = jnp.where(
                 mask,
                 arrays[fewest],
@@ -175,7 +175,7 @@ class SumOfProducts:
         )
 
 
-def _placed(counts: Any, letters: str) -> Any:
+def _fit_axes(counts: Any, letters: str) -> Any:
     """`[p, x]` in a shape that fits an array of these axes."""
     sizes = dict(zip("px", counts.shape, strict=True))
     shape = [sizes.get(letter, 1) for letter in letters]

@@ -164,7 +164,9 @@ def _noting(
             number = 0
         if isinstance(length, int) or not isinstance(number, int | np.integer):
             return answer
-        if isinstance(answer, bool) and _is_users(_written(sys._getframe(1)).f_code.co_filename):
+        if isinstance(answer, bool) and _is_users(
+            _frame_of_comparison(sys._getframe(1)).f_code.co_filename
+        ):
             questions.append(
                 AskedLength(
                     str(length),
@@ -179,7 +181,7 @@ def _noting(
     return note_question
 
 
-def _written(frame: FrameType) -> FrameType:
+def _frame_of_comparison(frame: FrameType) -> FrameType:
     """The frame in which somebody has written a comparison: around the `__eq__` that Python makes for a data class, such as a key of JAX's caches."""
     while frame.f_code.co_name == "__eq__" and frame.f_code.co_filename == "<string>":
         if frame.f_back is None:

@@ -280,14 +280,14 @@ def _checked_first(
     if not callable(start):
         first = length_of(body, start, [], line)
     if is_clamped:
-        first = _clamped(first, space, most)
+        first = _clamp_first_rows(first, space, most)
     body.low.host.draft.checks.append(
         lambda data: _check(data, first(data), space, most, line),
     )
     return first
 
 
-def _clamped(first: Numbers, space: IndexSpace, most: int) -> Numbers:
+def _clamp_first_rows(first: Numbers, space: IndexSpace, most: int) -> Numbers:
     """The first rows of parts, moved so far to the front that an array of so many rows has each part."""
     return lambda data: np.clip(
         first(data),

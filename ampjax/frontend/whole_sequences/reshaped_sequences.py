@@ -48,7 +48,7 @@ def reshaped(
         return None
     before = math.prod(one.shape)
     if before and after % before == 0:
-        return _joined(
+        return _join_elements(
             body,
             equation,
             xs,
@@ -56,7 +56,7 @@ def reshaped(
             after // before,
         )
     if after and before % after == 0:
-        return _divided(
+        return _divide_elements(
             body,
             equation,
             xs,
@@ -96,7 +96,7 @@ def tiled(
     return body.run(traced, values)
 
 
-def _joined(
+def _join_elements(
     body: Body,
     equation: Equation,
     xs: Elements,
@@ -128,7 +128,7 @@ def _joined(
     return _in_shape(body, space, found, several, kind)
 
 
-def _divided(
+def _divide_elements(
     body: Body,
     equation: Equation,
     xs: Elements,

@@ -308,7 +308,7 @@ def padded(
         line,
     )
     space = xs.space
-    blank = _filled(
+    blank = _constant_element(
         body,
         number,
         element_type(kind),
@@ -361,7 +361,7 @@ def padded(
     ]
 
 
-def _filled(body: Body, number: Value, kind: Any) -> Value:
+def _constant_element(body: Body, number: Value, kind: Any) -> Value:
     """An element all of whose entries are one number."""
     if isinstance(number, Constant):
         return Constant(

@@ -518,7 +518,7 @@ def sliced_where_told(
         )
     else:
         found = [
-            _computed(
+            _slice_at_computed(
                 body,
                 xs,
                 start,
@@ -718,7 +718,7 @@ def _array_where_told(
     )
 
 
-def _computed(
+def _slice_at_computed(
     body: Body,
     xs: Elements,
     start: Value,

@@ -58,17 +58,17 @@ def convolved(
     )
     changed = {
         **params,
-        "padding": _replaced(
+        "padding": _replace_one(
             params["padding"],
             place,
             (0, 0),
         ),
-        "window_strides": _replaced(
+        "window_strides": _replace_one(
             params["window_strides"],
             place,
             1,
         ),
-        "rhs_dilation": _replaced(
+        "rhs_dilation": _replace_one(
             params["rhs_dilation"],
             place,
             1,
@@ -109,17 +109,17 @@ def pooled(
     )
     changed = {
         **params,
-        "padding": _replaced(
+        "padding": _replace_one(
             params["padding"],
             axis,
             (0, 0),
         ),
-        "window_strides": _replaced(
+        "window_strides": _replace_one(
             params["window_strides"],
             axis,
             1,
         ),
-        "window_dilation": _replaced(
+        "window_dilation": _replace_one(
             params["window_dilation"],
             axis,
             1,
@@ -291,7 +291,7 @@ class _Window:
         )
 
 
-def _replaced(values: Sequence[Any], place: int, value: Any) -> tuple[Any, ...]:
+def _replace_one(values: Sequence[Any], place: int, value: Any) -> tuple[Any, ...]:
     """Some values with another one at a place."""
     return (*values[:place], value, *values[place + 1 :])
 

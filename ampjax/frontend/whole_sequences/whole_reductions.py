@@ -71,7 +71,7 @@ def reduced(
     if isinstance(xs.element, Elements):
         return None
     return [
-        _reduced(
+        _reduce_elements(
             body,
             source.primitive.name,
             xs,
@@ -137,7 +137,7 @@ def contracted(
         [value.element for value in values],
     )
     return [
-        _reduced(
+        _reduce_elements(
             body,
             "reduce_sum",
             products,
@@ -147,7 +147,7 @@ def contracted(
     ]
 
 
-def _reduced(
+def _reduce_elements(
     body: Body,
     name: str,
     xs: Value,
@@ -234,23 +234,23 @@ def _argmax(values: Any, ids: Any, n: int) -> Any:
 
 def _argmin(values: Any, ids: Any, n: int) -> Any:
     return _argmax(
-        _turned(values),
+        _reverse_numbers(values),
         ids,
         n,
     )
 
 
 def _min(values: Any, ids: Any, n: int) -> Any:
-    return _turned(
+    return _reverse_numbers(
         segment_max(
-            _turned(values),
+            _reverse_numbers(values),
             ids,
             n,
         )
     )
 
 
-def _turned(values: Any) -> Any:
+def _reverse_numbers(values: Any) -> Any:
     """Numbers in reverse order."""
     return (
         -values
@@ -265,7 +265,7 @@ def _turned(values: Any) -> Any:
 def _or(values: Any, ids: Any, n: int) -> Any:
     """Whether a segment has a true value; of integers the bits of all together."""
     if values.dtype != np.bool_:
-        return _folded(
+        return _join_entries(
             jax.lax.bitwise_or,
             0,
             values,
@@ -287,7 +287,7 @@ def _and(values: Any, ids: Any, n: int) -> Any:
 
 
 def _xor(values: Any, ids: Any, n: int) -> Any:
-    return _folded(
+    return _join_entries(
         jax.lax.bitwise_xor,
         0,
         values,
@@ -298,7 +298,7 @@ def _xor(values: Any, ids: Any, n: int) -> Any:
 
 def _product(values: Any, ids: Any, n: int) -> Any:
     """Products of segments, 1 for empty ones: the derivative is right where a factor is zero, too."""
-    return _folded(
+    return _join_entries(
         jax.lax.mul,
         1,
         values,
@@ -307,7 +307,7 @@ def _product(values: Any, ids: Any, n: int) -> Any:
     )
 
 
-def _folded(
+def _join_entries(
     join: Callable[[Any, Any], Any],
     neutral: int,
     values: Any,

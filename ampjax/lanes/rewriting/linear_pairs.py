@@ -193,13 +193,13 @@ def derivative(
       primals: Its arguments.
       tangents: Their changes.
     """
-    with _differentiated():
+    with _while_differentiated():
         _, tangents_out = jax.jvp(function, tuple(primals), tuple(tangents))
         return tangents_out
 
 
 @contextmanager
-def _differentiated() -> Iterator[None]:
+def _while_differentiated() -> Iterator[None]:
     """Sets `IS_DIFFERENTIATED` meanwhile, so that functions are written in a form that JAX differentiates."""
     token = IS_DIFFERENTIATED.set(True)
     try:
@@ -296,15 +296,15 @@ def _batch(
     outputs = PAIR.bind(
         *moved[:n_given],
         *linear,
-        function=_mapped(function, of_given),
-        transpose=_mapped(transpose, of_given),
+        function=_map_function(function, of_given),
+        transpose=_map_function(transpose, of_given),
         n_given=n_given,
         results=tuple(ShapedArray((size, *kind.shape), kind.dtype) for kind in results),
     )
     return outputs, [0] * len(outputs)
 
 
-def _mapped(
+def _map_function(
     function: Linear,
     of_given: tuple[int | None, ...],
 ) -> Linear:
