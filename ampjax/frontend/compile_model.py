@@ -15,7 +15,7 @@ import numpy as np
 from ampjax.errors import DataError, GraphError, ParameterError, SameNumbersWarning
 from ampjax.frontend import rules
 from ampjax.frontend.batched import Batched
-from ampjax.frontend.batches.symbolic_lengths import evaluated, names_in
+from ampjax.frontend.batches.symbolic_lengths import dimension_value, names_in
 from ampjax.frontend.combinators.reports import NODE, OUTPUT, node
 from ampjax.frontend.combinators.running_models import remember
 from ampjax.frontend.combinators.structures import Stacked
@@ -119,7 +119,7 @@ class Compiled:
                 with noting_asked_lengths() as asked:
                     function, constants, results = trace(whole, types, instance)
                 function = replace(function, called="")  # not the variable for the compiled model
-            low.draft.checks.append(check_of_lengths(asked, low.lengths, evaluated, names_in))
+            low.draft.checks.append(check_of_lengths(asked, low.lengths, dimension_value, names_in))
             refuse_leaks(function.jaxpr, constants)
             refuse_callbacks(function.jaxpr, function.line)
             low.draft.has_loops = has_primitive(function.jaxpr, ("while",))

@@ -45,7 +45,7 @@ def without_calls(
     if not any(
         eqn.primitive.name in CALLS for eqn in jaxpr.eqns
     ):  # a trace of hundreds of tables takes long
-        return primitives.needed(jaxpr, n_results), constants
+        return primitives.drop_unneeded(jaxpr, n_results), constants
 
     def function(*args: Any) -> list[Any]:
         return _evaluate(jaxpr, constants, args, None)[:n_results]
@@ -57,7 +57,7 @@ def without_calls(
             axis_env=list(mapped),
         )(*avals)
     )
-    return primitives.needed(flat), values
+    return primitives.drop_unneeded(flat), values
 
 
 def _evaluate(

@@ -14,7 +14,15 @@ import optax
 from jax.extend.core import Literal
 
 from ampjax.jaxprs.inlining import inline_calls
-from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED, bind, called, evaluate, needed, opened
+from ampjax.jaxprs.primitives import (
+    CALLS,
+    REMATERIALIZED,
+    bind,
+    called,
+    drop_unneeded,
+    evaluate,
+    opened,
+)
 
 Tree = Any
 Var = Any  # jax.extend.core.Var, which type checkers do not take for a type
@@ -72,7 +80,7 @@ def trace(function: Callable[..., Tree], *args: Tree) -> FlatProgram:
         whole = (flat, values)
         leaves = jax.tree.leaves(args)
         flat, values = opened(jax.make_jaxpr(lambda *leaves: _evaluate(*whole, leaves))(*leaves))
-    alive = needed(flat)
+    alive = drop_unneeded(flat)
     constants = dict(zip(alive.constvars, values, strict=True))
     return FlatProgram(
         tuple(alive.eqns),

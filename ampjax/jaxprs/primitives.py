@@ -48,7 +48,7 @@ def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
-def needed(jaxpr: Any, n_results: int | None = None) -> Any:
+def drop_unneeded(jaxpr: Any, n_results: int | None = None) -> Any:
     """An open jaxpr without equations that neither an output nor a side effect needs. Its inputs and constants stay.
 
     Args:

@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jax.extend.core import primitives as prim
 
 from ampjax.errors import GraphError
-from ampjax.jaxprs.primitives import bind, evaluate, needed, opened
+from ampjax.jaxprs.primitives import bind, drop_unneeded, evaluate, opened
 from ampjax.lanes.element_gradients import pull_back_elements
 from ampjax.lanes.lane_lowering import lower
 from ampjax.lanes.lane_program import LaneProgram
@@ -314,7 +314,7 @@ def trace(
     closed = with_joint_tests(traced, types)
     jaxpr, constants = opened(closed)
     return ElementFunction(
-        needed(jaxpr),
+        drop_unneeded(jaxpr),
         constants,
         tuple(is_mapped),
         results[0],

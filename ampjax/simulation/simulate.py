@@ -42,7 +42,7 @@ from ampjax.simulation.measuring import (
 )
 from ampjax.simulation.profile import Measured, Profile, medians
 from ampjax.simulation.profile_cost import HostedCost
-from ampjax.trace.trace import Trace, scaled
+from ampjax.trace.trace import Trace, scale_time
 from ampjax.train.assemble import (
     make_executor,
     plan_for,
@@ -81,7 +81,7 @@ class Simulation:
         return self.instances / self.seconds if self.seconds else float("inf")
 
     def __repr__(self) -> str:
-        time, unit = scaled(1e9 * self.seconds)
+        time, unit = scale_time(1e9 * self.seconds)
         return f"Simulation({self.instances} instances in {time:.4g} {unit}: {self.per_s:,.0f}/s; {self.stats.messages} messages, {self.stats.updates} updates)"
 
 

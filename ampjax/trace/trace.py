@@ -416,7 +416,7 @@ class Trace:
 
     def __repr__(self) -> str:
         kinds = Counter(row[2] for row in self._read())
-        span, unit = scaled(self.span_ns)
+        span, unit = scale_time(self.span_ns)
         busy = self.busy_fraction()
         shown = ", ".join(
             f"{worker}: {100 * part:.0f} %" for worker, part in list(busy.items())[:8]
@@ -445,7 +445,7 @@ def in_lanes(slices: Iterable[Slice]) -> list[tuple[Slice, int]]:
     return chosen
 
 
-def scaled(time_ns: float) -> tuple[float, str]:
+def scale_time(time_ns: float) -> tuple[float, str]:
     """A time in a suitable unit.
 
     Args:
@@ -466,5 +466,5 @@ def duration(time_ns: float) -> str:
     Args:
       time_ns: Nanoseconds.
     """
-    value, unit = scaled(time_ns)
+    value, unit = scale_time(time_ns)
     return f"{float(f'{value:.3g}'):,g} {unit.replace('us', 'µs')}"

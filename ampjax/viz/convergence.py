@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ampjax.errors import SettingsError
-from ampjax.trace.trace import duration, scaled
+from ampjax.trace.trace import duration, scale_time
 from ampjax.train.history import falls, reaches
 from ampjax.utils.drawing.colours import SERIES
 from ampjax.utils.drawing.figure import new_figure, save
@@ -50,7 +50,7 @@ def convergence(
     figure = new_figure(9.0, 3.9 + 0.22 * rows, layout="constrained")
     by_epoch, by_time = figure.subplots(1, 2, sharey=True)
     longest = max(float(e["seconds"]) for epochs in histories.values() for e in epochs)
-    in_unit, unit = scaled(1e9 * longest)
+    in_unit, unit = scale_time(1e9 * longest)
     scales = {
         "epoch": 1.0,
         "seconds": in_unit / longest if longest else 1.0,

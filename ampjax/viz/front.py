@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ampjax.errors import SettingsError
-from ampjax.trace.trace import scaled
+from ampjax.trace.trace import scale_time
 from ampjax.utils.drawing.colours import SERIES, WHITE
 from ampjax.utils.drawing.figure import new_figure, save
 
@@ -166,7 +166,7 @@ def _equal_times(axes: Axes, n_train: int) -> None:
             linestyle=(0, (5, 4)),
             zorder=0,
         )
-        value, unit = scaled(1e9 * seconds)
+        value, unit = scale_time(1e9 * seconds)
         box = {"facecolor": WHITE, "edgecolor": "none", "pad": 0.6}
         at_edge = {
             "xytext": (-3, -3),

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import TextToPath
 
 from ampjax.errors import SettingsError
-from ampjax.trace.trace import Trace, duration, in_lanes, scaled
+from ampjax.trace.trace import Trace, duration, in_lanes, scale_time
 from ampjax.trace.trace_records import Slice
 from ampjax.utils.drawing.colours import SLICES
 from ampjax.utils.drawing.figure import new_figure, save
@@ -138,7 +138,7 @@ def _chart(
     height = top + row * n_rows + _HEAD * sum(bool(run.name) for run in runs) + _BELOW
     figure = new_figure(width, height)
     longest = max(run.span_ns for run in runs)
-    in_unit, unit = scaled(longest)
+    in_unit, unit = scale_time(longest)
     margin = _LEFT + _host_room(runs)
     left = margin / width
     right = _RIGHT / width

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ampjax.errors import SettingsError
-from ampjax.trace.trace import Trace, scaled
+from ampjax.trace.trace import Trace, scale_time
 from ampjax.trace.trace_records import QueueSample
 from ampjax.utils.drawing.colours import GREY, SERIES
 from ampjax.utils.drawing.figure import new_figure, save
@@ -64,7 +64,7 @@ def queues(
         every,
         key=lambda worker: -sum(line.mean() for line in every[worker][1].values()),
     )[:most]
-    value, unit = scaled(max(end - start, 1))
+    value, unit = scale_time(max(end - start, 1))
     per_unit = max(end - start, 1) / value
     unit = unit.replace("us", "µs")
     figure = new_figure(9.0, 0.8 + 2.0 * len(fullest), layout="constrained")

@@ -1,1 +1,1 @@
-"""What a pass keeps: rows of payloads and gradients, sums of losses, gradients of rows of tables."""
+"""Arrays of a pass: rows of payloads and gradients, sums of losses, gradients of rows of tables."""

@@ -1,4 +1,4 @@
-"""Counts the compilations of this process, and the seconds that it spends on them."""
+"""Counts of compilations in this process, and of their seconds."""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ def switch(
             given[int(index.value)],
         )
     if isinstance(index, Static):
-        return parted(body, call, index.column, given)
+        return run_parts(body, call, index.column, given)
     return _choose_by_mask(body, call, index, given)
 
 
-def parted(
+def run_parts(
     body: Body,
     call: Call,
     index: Column,
@@ -256,7 +256,7 @@ def _choose_by_mask(
     rooms: list[Body] = []
     results: list[list[Value]] = []
     for number, (function, values) in enumerate(zip(call.functions, given, strict=True)):
-        mask = masked(
+        mask = mask_rows(
             body,
             lambda run, n=number: run.get(which) == n,
         )
@@ -283,7 +283,7 @@ def _choose_by_mask(
     return result
 
 
-def masked(body: Body, holds: Any) -> Rows:
+def mask_rows(body: Body, holds: Any) -> Rows:
     """Makes a mask of the rows of a room for which a condition holds.
 
     Args:

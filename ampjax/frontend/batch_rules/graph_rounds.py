@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.batch_rules.choice_steps import masked
+from ampjax.frontend.batch_rules.choice_steps import mask_rows
 from ampjax.frontend.batch_rules.while_steps import MaskedRounds, rounds
 from ampjax.frontend.batches.programs_of_rows import Run
 from ampjax.frontend.batches.room_bodies import Body
@@ -104,7 +104,7 @@ def graph_rounds(
         )
 
     given = MaskedRounds(
-        masked(body, lambda run: jnp.asarray(run.slots[n_rounds]) > 0),
+        mask_rows(body, lambda run: jnp.asarray(run.slots[n_rounds]) > 0),
         operands[n_closed : n_closed + k],
         [variable.aval for variable in step.jaxpr.outvars],
         turn,

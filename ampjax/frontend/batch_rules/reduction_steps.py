@@ -26,7 +26,7 @@ from ampjax.jaxprs.wide_sums import wide_segment_sum
 
 
 @STEP_RULES.of(SUM, MAX, LOGSUMEXP)
-def reduced(
+def reduce_elements(
     body: Body,
     call: Call,
     operands: Sequence[Value],

@@ -285,7 +285,7 @@ def of_elements(
     blocks = block_map(body, space, function, closed, rows, of_whole)
     if blocks is not None:
         return blocks
-    return [*mapped(body, space, function, [*closed, *rows])]
+    return [*map_elements(body, space, function, [*closed, *rows])]
 
 
 def _in_steps(
@@ -360,7 +360,7 @@ def _in_steps(
     return [*found, *ys]
 
 
-def mapped(
+def map_elements(
     body: Body,
     space: IndexSpace,
     function: Traced,

@@ -13,7 +13,7 @@ from jax.extend import core as jex
 
 from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.carried_parts import CarriedPart, carried_part
-from ampjax.frontend.batch_rules.choice_steps import masked
+from ampjax.frontend.batch_rules.choice_steps import mask_rows
 from ampjax.frontend.batch_rules.loop_parts import computes_shared, numbered_part, reads_by_number
 from ampjax.frontend.batch_rules.step_loops import cost_of_start
 from ampjax.frontend.batches.programs_of_rows import (
@@ -60,7 +60,7 @@ def while_loop(
         [*operands[:n_test], *init],
     )
     asked = body.rows(answer, flag)
-    goes = masked(body, lambda run: run.get(asked))
+    goes = mask_rows(body, lambda run: run.get(asked))
     types = [variable.aval for variable in turn.jaxpr.outvars[:-1]]
     most = call.options["most"]
     counters = _counters(turn, init)

@@ -29,7 +29,7 @@ from ampjax.frontend.batches.programs_of_rows import (
 from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.combinators.tracing import Call, Traced, type_of
-from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
+from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, equations_for, flatten
 from ampjax.frontend.deduction.known_values import KnownValues
 from ampjax.frontend.deduction.opened_functions import Opened
 from ampjax.frontend.deduction.turned_products import with_products_straight
@@ -468,7 +468,7 @@ class Body:
             Opened(equations, results, known),
         )
         steps = _Equations(self, host, env)
-        wanted = needed(equations, results)
+        wanted = equations_for(equations, results)
         for call, part in groupby(wanted, lambda equation: equation.place.rematerialized):
             together = [*part]
             if call is None:

@@ -19,7 +19,7 @@ from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
 from ampjax.frontend.batches.room_bodies import Body, require_in_front
 from ampjax.frontend.batches.row_lowering import RowLowering, Rule, SequenceRule, Value
 from ampjax.frontend.batches.row_tables import Examples, RowTables, Sizes, rounded
-from ampjax.frontend.batches.symbolic_lengths import evaluated, names_in
+from ampjax.frontend.batches.symbolic_lengths import dimension_value, names_in
 from ampjax.frontend.combinators.tracing import Combinator, trace, tracing, type_of
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
 from ampjax.frontend.deduction.asked_lengths import check_of_lengths, noting_asked_lengths
@@ -106,7 +106,7 @@ class RowProgram:
                 )
             host = low.host
             host.draft.checks.append(
-                check_of_lengths(asked, host.lengths, evaluated, names_in),
+                check_of_lengths(asked, host.lengths, dimension_value, names_in),
             )
             refuse_leaks(traced.jaxpr, constants)
             refuse_callbacks(traced.jaxpr, traced.line)

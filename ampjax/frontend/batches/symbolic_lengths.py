@@ -65,7 +65,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def evaluated(
+def dimension_value(
     dimension: str,
     sizes: Mapping[str, Any],
 ) -> Any:
@@ -75,7 +75,7 @@ def evaluated(
       dimension: The dimension, as JAX writes it.
       sizes: The value of each name in it: a number, or `[rows]`.
 
-    >>> evaluated("max(0, 2*t^2 - floordiv(u, 2))", {"t": np.array([0, 1]), "u": 5}).tolist()
+    >>> dimension_value("max(0, 2*t^2 - floordiv(u, 2))", {"t": np.array([0, 1]), "u": 5}).tolist()
     [0, 0]
     """
     return _value(_parse(dimension), sizes)
@@ -305,4 +305,4 @@ def _sizes(
             base.parent,
             base.lengths(data),
         ).astype(np.int64)
-    return np.asarray(evaluated(dimension, sizes))
+    return np.asarray(dimension_value(dimension, sizes))

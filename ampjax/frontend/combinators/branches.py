@@ -20,7 +20,7 @@ from ampjax.frontend.combinators.tracing import (
     as_array,
     as_arrays,
     bind,
-    decided,
+    concrete_number,
     dimensions,
     require_carry,
     require_same,
@@ -95,7 +95,7 @@ def cond(
     use = Use()
     pred = _one_number("cond", pred)
     if _is_known(pred):
-        chosen = decided("cond", pred, bool)
+        chosen = concrete_number("cond", pred, bool)
         return _run_branch(use, chosen, [false, true], operands)
     return _choice(
         jnp.asarray(pred, bool).astype(jnp.int32),
@@ -139,7 +139,7 @@ def switch(
     if _is_known(index):
         return _run_branch(
             use,
-            min(max(decided("switch", index), 0), len(branches) - 1),
+            min(max(concrete_number("switch", index), 0), len(branches) - 1),
             branches,
             operands,
         )
@@ -291,7 +291,7 @@ def _run_loop(
     with use.inside(0):
         goes_on = test(carry)
     for number in range(most):
-        if not decided("while_loop", goes_on, bool):
+        if not concrete_number("while_loop", goes_on, bool):
             break
         carry, goes_on = _turn(use, test, body, carry, number)
     return carry

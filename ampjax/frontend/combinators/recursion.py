@@ -28,7 +28,7 @@ from ampjax.frontend.combinators.tracing import (
     as_arrays,
     bind,
     call_user,
-    decided,
+    concrete_number,
     require_same,
     require_structure,
     trace,
@@ -138,7 +138,7 @@ def _run_recursion(
         _require_integer(j)
         if learns_types():
             return init
-        at = decided("recur", j)
+        at = concrete_number("recur", j)
         if at >= n:
             raise DataError(
                 user_line(), f"an element below {n}, or a negative number", f"{at}", _MEND_NUMBERS

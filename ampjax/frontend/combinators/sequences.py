@@ -31,7 +31,7 @@ from ampjax.frontend.combinators.tracing import (
     as_arrays,
     bind,
     call_user,
-    decided,
+    concrete_number,
     dimensions,
     require_carry,
     structure_text,
@@ -237,7 +237,7 @@ def count(n: Any) -> Any:
     known = dimensions()
     if known is None:
         return np.arange(
-            builtins.max(decided("fori_loop", n), 0),
+            builtins.max(concrete_number("fori_loop", n), 0),
             dtype=np.int32,
         )
     if jnp.shape(n) != () or not jnp.issubdtype(

@@ -508,7 +508,7 @@ def _name_of(function: Callable[..., Any]) -> str:
     return (frame and assigned_name(frame)) or ("" if name.startswith("<") else name.strip("_"))
 
 
-def decided(word: str, value: Any, kind: Callable[[Any], Any] = int) -> Any:
+def concrete_number(word: str, value: Any, kind: Callable[[Any], Any] = int) -> Any:
     """Reads a number on which the course of a model depends, where the model is neither compiled nor a batch.
 
     Args:

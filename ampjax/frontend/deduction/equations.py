@@ -284,7 +284,7 @@ def _flatten(
     return equations, [read(atom) for atom in jaxpr.outvars]
 
 
-def needed(
+def equations_for(
     equations: Sequence[Equation],
     wanted: Sequence[Atom],
 ) -> list[Equation]:

@@ -12,7 +12,7 @@ from ampjax.frontend.deduction.equations import (
     Equations,
     Known,
     Name,
-    needed,
+    equations_for,
     places_of,
 )
 from ampjax.frontend.deduction.joined_calls import join_calls, numbers_of
@@ -73,7 +73,7 @@ class FunctionLowering:
             *(atom for atom in self.metrics if isinstance(atom, Name)),
         }
         kept = join_calls(
-            needed(late, [*outside, *self.losses.element_weights]),
+            equations_for(late, [*outside, *self.losses.element_weights]),
             self.known.is_computed,
         )
         self.choosers = _choosers(kept)

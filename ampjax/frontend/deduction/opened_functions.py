@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ampjax.frontend.combinators.tracing import Traced
-from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
+from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, equations_for, flatten
 from ampjax.frontend.deduction.numpy_equations import numpy_results
 from ampjax.frontend.draft.payload_types import is_key
 from ampjax.frontend.draft.values import Constant, OfParams, Value
@@ -37,7 +37,7 @@ class Opened:
         """Tells whether some results need the model's parameters."""
         wanted = [self.results[i] for i in results]
         read = {
-            atom for equation in needed(self.equations, wanted) for atom in equation.inputs
+            atom for equation in equations_for(self.equations, wanted) for atom in equation.inputs
         } | set(wanted)
         return any(
             isinstance(self.values.get(atom), OfParams) for atom in read if isinstance(atom, Name)

@@ -1,1 +1,1 @@
-"""The instances of a data set as columns: what a spec says of them, and their numbers on the host."""
+"""The instances of a data set: the spec, and columns of numbers on the host."""

@@ -20,7 +20,7 @@ from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.loops.masked_rows import along
 
 
-def merged(
+def merge_values(
     inner: Body,
     parts: Sequence[tuple[Value, IndexSpace, Origin]],
     which: Column,
@@ -162,7 +162,7 @@ def _merged_sequences(
         parts.append((value.element, value.space, origin(value.space)))
     return Elements(
         space,
-        merged(
+        merge_values(
             inner.inside(space),
             parts,
             chosen,

@@ -465,7 +465,7 @@ def by_known_numbers(
         )
     if not shape:
         return found[0]
-    return stacked(home, found, shape, kind)
+    return stack_values(home, found, shape, kind)
 
 
 def _sizes(
@@ -478,7 +478,7 @@ def _sizes(
     return found if xs.space.parent is space else found[space.parents(data)]
 
 
-def stacked(
+def stack_values(
     home: Body,
     values: Sequence[Value],
     shape: Sequence[int],

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.batch_rules.sequence_steps import mapped, of_elements, scan, sequences
+from ampjax.frontend.batch_rules.sequence_steps import map_elements, of_elements, scan, sequences
 from ampjax.frontend.batches.room_bodies import Body, type_of_atom
 from ampjax.frontend.batches.row_lowering import SequenceRule, Value
 from ampjax.frontend.combinators.sequences import SCAN, least, most
@@ -388,7 +388,7 @@ def padded(
             element_type(one),
             kind,
         )[0]
-        (xs,) = mapped(
+        (xs,) = map_elements(
             body,
             xs.space,
             traced,

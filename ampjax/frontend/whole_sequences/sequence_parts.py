@@ -19,7 +19,7 @@ from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.long_axes import element_type
 from ampjax.frontend.draft.row_origins import Origin
 from ampjax.frontend.draft.values import Constant, Elements
-from ampjax.frontend.whole_sequences.merged_values import merged, of_array
+from ampjax.frontend.whole_sequences.merged_values import merge_values, of_array
 
 _FIX = "Do it only where the sequence is long enough, in `amp.cond` of `amp.length`."
 
@@ -149,7 +149,7 @@ def one_after_the_other(
     chosen = Column(space, which)
     return Elements(
         space,
-        merged(
+        merge_values(
             body.inside(space),
             found,
             chosen,

@@ -1,1 +1,1 @@
-"""How transforms of optax are made and called: below all that transforms gradients."""
+"""Constructors and calls of optax transforms, below all modules that transform gradients."""

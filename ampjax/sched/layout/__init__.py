@@ -1,1 +1,1 @@
-"""How the tables are laid out: the columns of each of them, and the lines that are free."""
+"""The layout of the scheduler's tables: columns, and free lines."""

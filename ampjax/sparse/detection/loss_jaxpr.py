@@ -105,7 +105,7 @@ def trace_loss(
     )
     has_aux = _has_aux(out)
     jaxpr, consts = primitives.opened(closed)
-    jaxpr = inline_calls(primitives.needed(jaxpr))
+    jaxpr = inline_calls(primitives.drop_unneeded(jaxpr))
     params_tree, batch_tree, out_tree = (jax.tree.structure(tree) for tree in (params, batch, out))
     return TracedLoss(
         jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux, weighted, mapped

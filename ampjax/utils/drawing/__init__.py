@@ -1,1 +1,1 @@
-"""What pictures are drawn with: colours, and figures that show and save themselves."""
+"""Tools of pictures: colours, and figures for notebooks and files."""

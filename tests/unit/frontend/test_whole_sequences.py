@@ -10,7 +10,7 @@ from support.model_laws import check_batch
 
 import ampjax as amp
 from ampjax.errors import DataError, GraphError
-from ampjax.frontend.batches.symbolic_lengths import evaluated, names_in
+from ampjax.frontend.batches.symbolic_lengths import dimension_value, names_in
 
 SPEC = {
     "x": "float32[n,2]",
@@ -749,7 +749,7 @@ def test_lengths_are_read_as_jax_writes_them():
     ]
     for expression, want in zip(expressions, plain, strict=True):
         assert (
-            evaluated(
+            dimension_value(
                 str(expression),
                 sizes,
             ).tolist()
@@ -759,7 +759,7 @@ def test_lengths_are_read_as_jax_writes_them():
         "m",
         "n",
     ]
-    assert evaluated("mod(-1, n)", {"n": 0}) == 0
+    assert dimension_value("mod(-1, n)", {"n": 0}) == 0
 
 
 def test_rows_of_rows_are_cut_with_steps():

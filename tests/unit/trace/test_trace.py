@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support import runs
 
 from ampjax.errors import DataError, SettingsError
-from ampjax.trace.trace import Trace, in_lanes, scaled
+from ampjax.trace.trace import Trace, in_lanes, scale_time
 from ampjax.trace.trace_records import KINDS, Slice, Wait
 
 times = st.integers(0, 2**62)
@@ -159,7 +159,7 @@ def test_an_empty_trace():
 
 
 def test_units():
-    assert [scaled(t) for t in (999, 1_000, 2_500_000, 3e9)] == [
+    assert [scale_time(t) for t in (999, 1_000, 2_500_000, 3e9)] == [
         (999, "ns"),
         (1, "us"),
         (2.5, "ms"),
