@@ -123,11 +123,11 @@ class Batched:
     ) -> None:
         """Checks that the requested part of the reports does not depend on labels that were left out."""
         if batch.missing:
-            found = self._program(params).missing_for(params, batch, part)
+            missing = self._program(params).missing_for(params, batch, part)
         else:
-            found = []
-        if found:
-            names = ", ".join(f"`{path}`" for path in found)
+            missing = []
+        if missing:
+            names = ", ".join(f"`{path}`" for path in missing)
             fix = "Give each example this leaf; `reports(...).outputs` may do without what only losses and metrics read."
             raise DataError(
                 f"{self!r}, labels=False",

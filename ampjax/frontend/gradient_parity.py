@@ -65,13 +65,13 @@ def verify_gradients(
       NumericsError: If they differ.
     """
     if compiled.graph.batches_only:
-        found = _by_batch(compiled, name, instances, params)
+        computed = _by_batch(compiled, name, instances, params)
     else:
-        found = _by_engine(compiled, instances, params, reporter)
-    want, how = _by_jax(compiled, instances, params, found.drawn, reporter)
+        computed = _by_engine(compiled, instances, params, reporter)
+    want, how = _by_jax(compiled, instances, params, computed.drawn, reporter)
     _require_finite(name, want)
-    differences = compare(found.sums, want)
-    return _verdict(name, len(instances), how, differences, tolerance, found)
+    differences = compare(computed.sums, want)
+    return _verdict(name, len(instances), how, differences, tolerance, computed)
 
 
 @dataclass(frozen=True)

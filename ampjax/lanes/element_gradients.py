@@ -157,8 +157,8 @@ def _of_part(
         alone = []
         for x, mapped in zip(args, is_mapped, strict=True):
             alone.append(x[0] if mapped else x)
-        found = run(reversible_loop, *alone)
-        return [jnp.expand_dims(x, 0) for x in found]
+        results = run(reversible_loop, *alone)
+        return [jnp.expand_dims(x, 0) for x in results]
 
     together = jax.vmap(
         partial(run, _vmap_loop),

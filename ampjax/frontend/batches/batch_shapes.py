@@ -133,25 +133,25 @@ class BatchShapes:
           groups: The numbers of the examples of each batch of an epoch.
           n_elements: How many elements each example has.
         """
-        found = []
+        candidates = []
         sampled = []
         for numbers in _sample(groups, n_elements):
             examples = self._examples(columns, [numbers])
             packed = self._pack_finely(examples, {})
             most = self._most_elements(n_elements, numbers)
             own = Shape(packed.sizes, packed.n_numbers, most, numbers)
-            found.append((examples, own))
+            candidates.append((examples, own))
             sampled.append(packed)
-        found.sort(key=lambda one: -one[1].n_numbers)
+        candidates.sort(key=lambda one: -one[1].n_numbers)
         is_short = len(groups) < FEW_BATCHES
         for most in COSTS_OF_FEW if is_short else COSTS:
-            shapes = self._join_shapes(found, most)
+            shapes = self._join_shapes(candidates, most)
             if len(shapes) <= MOST_SHAPES:
                 break
         self.shapes = shapes[::-1]
         # other batches are drawn, too, some of them larger; where there are several shapes few batches have the largest, so room in it costs little
         gets_room = is_short or len(shapes) > 1
-        if gets_room and len({own.n_elements for _, own in found}) > 1:
+        if gets_room and len({own.n_elements for _, own in candidates}) > 1:
             self.shapes = [*self.shapes[:-1], self._widen(columns, sampled)]
 
     def find_like(

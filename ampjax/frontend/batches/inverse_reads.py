@@ -41,13 +41,13 @@ def inverse(
     )
     if most > MOST_READERS:
         return np.zeros((n_batches, n, 0), np.int32)
-    found = np.full(
+    readers = np.full(
         (n_batches, n, most),
         n_reads,
         np.int32,
     )
-    list_readers(wanted, np.zeros_like(counts), found)
-    return found
+    list_readers(wanted, np.zeros_like(counts), readers)
+    return readers
 
 
 def read(
@@ -77,7 +77,7 @@ def read(
         own = given[1]
         total = None
         for number in range(own.shape[1]):
-            found = (
+            cotangent = (
                 cotangents[0]
                 .at[own[:, number]]
                 .get(
@@ -85,7 +85,7 @@ def read(
                     fill_value=0,
                 )
             )
-            total = found if total is None else total + found
+            total = cotangent if total is None else total + cotangent
         return [total]
 
     return linear_pair(

@@ -74,8 +74,8 @@ class PackedData:
     def _some(self, groups: Sequence[np.ndarray]) -> list[Batch]:
         """Returns batches: kept ones, and the others packed together."""
         keys = [numbers.tobytes() for numbers in groups]
-        found = {key: self._kept[key] for key in keys if key in self._kept}
-        new = [numbers for numbers in groups if numbers.tobytes() not in found]
+        cached = {key: self._kept[key] for key in keys if key in self._kept}
+        new = [numbers for numbers in groups if numbers.tobytes() not in cached]
         for numbers, batch in zip(
             new,
             self.shapes.pack(
@@ -85,8 +85,8 @@ class PackedData:
             strict=True,
         ):
             key = numbers.tobytes()
-            found[key] = self._keep(key, batch)
-        return [found[key] for key in keys]
+            cached[key] = self._keep(key, batch)
+        return [cached[key] for key in keys]
 
     def _keep(self, key: bytes, batch: Batch) -> Batch:
         """Keeps a batch whose group was packed before, in separate arrays, if there is room; of another one notes the group."""

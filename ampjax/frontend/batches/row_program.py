@@ -472,12 +472,12 @@ def _tells(there: Body, view: View) -> Slot:
         rows = tables.rows(low.root, space)
         origin = view.reads(space)(tables.data)
         lies = tables.lies(*source.place)
-        found = np.zeros(rows.shape, bool)
+        flags = np.zeros(rows.shape, bool)
         if len(lies):
             # a row that no level of a loop computes lies nowhere
             is_told = (origin >= 0) & (lies[np.clip(origin, 0, len(lies) - 1)] >= 0)
-            found[rows >= 0] = is_told[rows[rows >= 0]]
-        return found
+            flags[rows >= 0] = is_told[rows[rows >= 0]]
+        return flags
 
     return low.slot(
         ("tells", space, source.place, view.origin),

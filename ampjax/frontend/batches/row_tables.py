@@ -260,7 +260,7 @@ class RowTables:
           origin: For each row of the place's space, the row of the source's.
         """
         rows = self.filled(*place)
-        found = np.zeros(rows.shape, np.int32)
+        positions = np.zeros(rows.shape, np.int32)
         wanted = _origins(self, origin)
         if len(wanted):
             lies, n_rows = _reach(self, source, place[0])
@@ -269,9 +269,9 @@ class RowTables:
                 wanted,
                 lies,
                 n_rows,
-                found.ravel(),
+                positions.ravel(),
             )
-        return found
+        return positions
 
     def wanted(
         self,
@@ -287,7 +287,7 @@ class RowTables:
           origin: As for `reads`; below 0 for none.
         """
         rows = wide(self.rows(*place)).ravel()
-        found = np.full(len(rows), -1)
+        positions = np.full(len(rows), -1)
         wanted = _origins(self, origin)
         if len(wanted):
             lies, n_rows = _reach(self, source, place[0])
@@ -296,9 +296,9 @@ class RowTables:
                 wanted,
                 lies,
                 n_rows,
-                found,
+                positions,
             )
-        return by_batch(found, self.n_batches)
+        return by_batch(positions, self.n_batches)
 
     def span(self, source: Place, frame: Frame) -> int:
         """Counts the rows of a place in reach from a frame: all levels of loops that have ended there count.
@@ -343,10 +343,10 @@ class RowTables:
 
         def make() -> np.ndarray:
             rows = by_batch(self.rows(frame, space))
-            found = np.full(space.n_rows(self.data), -1)
+            places = np.full(space.n_rows(self.data), -1)
             batch, at = np.nonzero(rows >= 0)
-            found[rows[batch, at]] = at
-            return found
+            places[rows[batch, at]] = at
+            return places
 
         return self.once((frame, space, "lies"), make)
 
@@ -427,14 +427,14 @@ class RowTables:
             (frame, space),
             widest_inside(groups, sizes),
         )
-        found = np.full((len(groups), width), -1)
+        members = np.full((len(groups), width), -1)
         list_inside(
             groups,
             sizes,
             space.starts(self.data) + sizes,
-            found,
+            members,
         )
-        return found.reshape(*outer.shape[:-1], width)
+        return members.reshape(*outer.shape[:-1], width)
 
 
 def rounded(n: int) -> int:

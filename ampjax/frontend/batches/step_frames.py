@@ -83,9 +83,9 @@ class StepFrame(Frame):
         layout = self.layout(tables)
         most = int(layout.n_steps.max())
         size = tables.rounded((self, "steps"), most)
-        found = np.zeros((tables.n_batches, size), np.int32)
-        found[:, :most] = layout.firsts[:, :most]
-        return found
+        firsts = np.zeros((tables.n_batches, size), np.int32)
+        firsts[:, :most] = layout.firsts[:, :most]
+        return firsts
 
     def rounds(self, tables: RowTables) -> np.ndarray:
         """Counts rounds and steps, then tells where each row count's steps of a round begin and end, `[batches, 1 + rounds, row counts + 1]`."""
@@ -94,14 +94,14 @@ class StepFrame(Frame):
         most = int(layout.n_rounds.max())
         size = tables.rounded((self, "rounds"), most)
         n_columns = max(starts.shape[2], 2)  # without a row count there are no rounds
-        found = np.zeros(
+        table = np.zeros(
             (tables.n_batches, 1 + size, n_columns),
             np.int32,
         )
-        found[:, 0, 0] = layout.n_rounds
-        found[:, 0, 1] = layout.n_steps
-        found[:, 1 : 1 + most, : starts.shape[2]] = starts[:, :most]
-        return found
+        table[:, 0, 0] = layout.n_rounds
+        table[:, 0, 1] = layout.n_steps
+        table[:, 1 : 1 + most, : starts.shape[2]] = starts[:, :most]
+        return table
 
     def positions(self, tables: RowTables) -> np.ndarray:
         """Finds the position of each row's state in its batch's arena, `[rows of the space]`; -1 for a row without a state."""
@@ -147,7 +147,7 @@ class StepFrame(Frame):
         if at_start is not None and self._before is not None:
             start = wide(at_start(tables.data))
             lies = wide(tables.lies(*self._before.place))
-        found = np.empty(rows.shape, np.int64)
+        positions = np.empty(rows.shape, np.int64)
         places = wide(self.positions(tables))
         find_states(
             wide(rows).ravel(),
@@ -155,9 +155,9 @@ class StepFrame(Frame):
             places,
             start,
             lies,
-            found.ravel(),
+            positions.ravel(),
         )
-        return found
+        return positions
 
     def readers(
         self,
@@ -204,10 +204,10 @@ class StepFrame(Frame):
             int(layout.n_rows.max()),
         )
         size = max(size, tables.sizes[self, "lanes"])
-        found = np.full((tables.n_batches, 1, size), -1)
+        numbers = np.full((tables.n_batches, 1, size), -1)
         batch, own, _ = self._rows_with_level(tables)
-        found[batch, 0, layout.at] = own
-        return found
+        numbers[batch, 0, layout.at] = own
+        return numbers
 
     def _lay_out(self, tables: RowTables) -> StepLayout:
         batch, own, level = self._rows_with_level(tables)

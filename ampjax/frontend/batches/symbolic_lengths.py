@@ -99,7 +99,7 @@ def names_in(dimension: str) -> list[str]:
             ast.Call,
         )
     ]
-    found = {
+    names = {
         node.id
         for node in nodes
         if isinstance(
@@ -108,7 +108,7 @@ def names_in(dimension: str) -> list[str]:
         )
         and node not in functions
     }
-    return sorted(found)
+    return sorted(names)
 
 
 @lru_cache(maxsize=1024)
@@ -198,11 +198,11 @@ class SymbolicLengths:
         """
         bases = self._bases_in(dimension, around, sequences, line)
         if dimension in bases:
-            found = bases[dimension]
+            space = bases[dimension]
         else:
-            found = self._space_of_expression(dimension, bases)
+            space = self._space_of_expression(dimension, bases)
         return self._low.copied(
-            Elements(found, Constant(0)),
+            Elements(space, Constant(0)),
             around,
         ).space
 
@@ -258,12 +258,12 @@ class SymbolicLengths:
                 name,
                 [],
             )
-            found = {base for base in every if base.parent in spaces}
-            if len(found) != 1:
+            candidates = {base for base in every if base.parent in spaces}
+            if len(candidates) != 1:
                 fix = "Use `amp.length` of the sequence itself; or put together in `amp.map` what comes from several sequences of this dimension."
-                got = f"`{name}`, which means {'several' if found else 'no'} lengths here"
+                got = f"`{name}`, which means {'several' if candidates else 'no'} lengths here"
                 raise GraphError(line, "lengths that follow from one sequence", got, fix)
-            (result[name],) = found
+            (result[name],) = candidates
         return result
 
     def _bases_of(

@@ -48,15 +48,15 @@ class BlockBody(Body):
         if result is not None and self.block.sees(result):
             return result
         axes, given = self._side(value)
-        found = self._grid.operand(
+        operand = self._grid.operand(
             self,
             axes,
             given,
             kind,
         )
-        if isinstance(found, Constant) or found in self._grid.computed:
-            return found
-        return self._grid.derived(self, found)
+        if isinstance(operand, Constant) or operand in self._grid.computed:
+            return operand
+        return self._grid.derived(self, operand)
 
     def _side(self, value: Static | View) -> tuple[str, Static | View]:
         """Finds the axes of a value, and the value in the space of these axes."""
@@ -139,8 +139,8 @@ class BlockBody(Body):
         product = grid.products.get(operands[0]) if isinstance(operands[0], Rows) else None
         if product is None or source.primitive.name != "reduce_sum":
             return None
-        found = product.summed(grid.axes, source.params["axes"])
-        if found is None or not all(map(self.block.sees, found.arrays)):
+        total = product.summed(grid.axes, source.params["axes"])
+        if total is None or not all(map(self.block.sees, total.arrays)):
             return None
         kind = equation.outputs[0].aval
         room = grid.rooms["pax"]
@@ -150,8 +150,8 @@ class BlockBody(Body):
             n = run.size(room)
             if not n:
                 return [zeros((0,), kind)]
-            values = [grid.shaped(run, factor.operand) for factor in found.factors]
-            return [as_typed(found.compute(values).reshape(n, *kind.shape), kind)]
+            values = [grid.shaped(run, factor.operand) for factor in total.factors]
+            return [as_typed(total.compute(values).reshape(n, *kind.shape), kind)]
 
         self.block.add([out], compute)
         grid.computed.add(out)

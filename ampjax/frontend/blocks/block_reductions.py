@@ -65,10 +65,10 @@ def block_reduction(
         if 0 in (*lead, sizes["x"]):
             return [zeros((math.prod(lead),), kind)]
         if total is not None:
-            found = _computed_total(grid, run, total)
-            found = found.reshape(*lead, *kind.shape)
+            result = _computed_total(grid, run, total)
+            result = result.reshape(*lead, *kind.shape)
         else:
-            found = _reduce_across(
+            result = _reduce_across(
                 grid,
                 run,
                 rows,
@@ -77,7 +77,7 @@ def block_reduction(
             )
         return [
             as_typed(
-                found.reshape(-1, *found.shape[len(axes) :]),
+                result.reshape(-1, *result.shape[len(axes) :]),
                 kind,
             )
         ]
@@ -207,10 +207,10 @@ def _log_sum_exp(
             largest,
             len(axes),
         )
-        found = [logarithm.reshape(lead, *kind.shape)]
-        found.append(shifted.reshape(-1, *kind.shape))
-        found.append(sums.reshape(lead, *kind.shape))
-        return [as_typed(x, kind) for x in found]
+        parts = [logarithm.reshape(lead, *kind.shape)]
+        parts.append(shifted.reshape(-1, *kind.shape))
+        parts.append(sums.reshape(lead, *kind.shape))
+        return [as_typed(x, kind) for x in parts]
 
     body.block.add([out, each, total], compute)
     grid.computed |= {each, total}

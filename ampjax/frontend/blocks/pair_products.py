@@ -116,11 +116,11 @@ class SumOfProducts:
     @property
     def arrays(self) -> list[Rows]:
         """The arrays among the factors."""
-        found = []
+        operands = []
         for factor in self.factors:
             if isinstance(factor.operand, Rows):
-                found.append(factor.operand)
-        return found
+                operands.append(factor.operand)
+        return operands
 
     def compute(self, values: Sequence[Any], counts: Any = None) -> Any:
         """Computes the sum, with axes as its letters say.

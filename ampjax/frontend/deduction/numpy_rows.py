@@ -71,8 +71,8 @@ def _compute(
         return None
     if not is_whole and name not in ("max", "min"):
         return None
-    found = np.asarray(SAME[name](*values), kind)
-    return found if is_whole or _is_clear(found) else None
+    result = np.asarray(SAME[name](*values), kind)
+    return result if is_whole or _is_clear(result) else None
 
 
 def _is_clear(result: np.ndarray) -> bool:

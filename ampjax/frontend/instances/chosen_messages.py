@@ -135,11 +135,11 @@ class RegionMessages:
         n = self.space.n_rows(columns)
         self._n = n if rows is None else len(rows)
         if self._n:
-            found = {name: columns.known(column) for name, column in told.items()}
+            values_by_name = {name: columns.known(column) for name, column in told.items()}
         else:
-            found = {}
+            values_by_name = {}
         result = {}
-        for name, values in found.items():
+        for name, values in values_by_name.items():
             if values is None:
                 result[name] = np.zeros(n, np.int64)
             else:
