@@ -52,7 +52,7 @@ class ControlOp(Op):
     Everything else follows from the attributes below, whose defaults are safe.
 
     Attributes:
-      kind: The node's kind, as texts and pictures show it. `utils/colours.py` may give it another colour than other control nodes have.
+      kind: The node's kind, as texts and pictures show it. `utils/drawing/colours.py` may give it another colour than other control nodes have.
       sends_exactly_one: Whether every message that comes in leaves by exactly one output, exactly once and with the rows that it had. Plans
         rely on it: if all messages of a stage have exactly one consumer, their adjoint rows need not start from zero (`plan/consumers.py`). So
         if it is wrongly True, a dropped message has the gradient of an earlier one, and of two copies one gradient is lost.
@@ -73,5 +73,5 @@ class PayloadOp(Op):
        messages of several ports belong together is not their whole state.
     2. A kind of stage that runs it: `plan/stage_kinds.py` says how to add one; `KIND_OF` (`plan/planner.py`) maps the class to it.
     3. A case in `InstanceRun._consume` (`testing/interpreter.py`), or in `_join` there if it has several ports: what it means for a single message.
-    4. A builder and an entry in `KINDS`, as for a control node (4. and 5. there). It looks like an `npt` unless `utils/colours.py` has its kind.
+    4. A builder and an entry in `KINDS`, as for a control node (4. and 5. there). It looks like an `npt` unless `utils/drawing/colours.py` has its kind.
     """
