@@ -237,7 +237,7 @@ def test_reports_of_a_loop_keep_their_order(reverse):
 
 
 def assert_factors_are_late_or_early(equations, late):
-    """Asserts that all parts of a product's factor depend on what is late, or none."""
+    """Asserts that each factor of a product is late as a whole, or not at all."""
     comes_late = depending(equations, late)
     joins = {}
     for each in equations:
