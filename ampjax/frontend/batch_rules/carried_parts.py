@@ -205,7 +205,8 @@ def changed_in_place(
       change: From an element and its values to the new element; None for the last of the values itself.
     """
     low = body.low
-    starts = body.starts(own)
+    assert own.rows.room is not None
+    starts = body.starts(own.rows.room.place)
     sizes = body.lengths(xs.space)
     mask = body.room.mask
     out = ChangedRows(own.rows.aval, own.rows.room, own.rows)

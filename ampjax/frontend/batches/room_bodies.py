@@ -27,7 +27,7 @@ from ampjax.frontend.batches.programs_of_rows import (
     sheltered,
 )
 from ampjax.frontend.batches.row_lowering import Loop, RowLowering, Value
-from ampjax.frontend.batches.row_tables import RowTables
+from ampjax.frontend.batches.row_tables import Place, RowTables
 from ampjax.frontend.combinators.tracing import Call, Traced, type_of
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, equations_for, flatten
 from ampjax.frontend.deduction.known_values import KnownValues
@@ -140,20 +140,38 @@ class Body:
         Args:
           space: The elements' space.
         """
+        place = self._lies_at(space)
+        return self.low.slot(
+            ("parents", place[1]),
+            place[0],
+            lambda tables: tables.parents(*place),
+        )
+
+    def numbers(self, space: IndexSpace) -> Slot:
+        """The array of the batch that says which element of its row each element is; of a copy that fills up, another's.
+
+        Args:
+          space: The elements' space.
+        """
+        place = self._lies_at(space)
+        own = place[1]
+        return self.low.slot(
+            ("numbers", own),
+            place[0],
+            lambda tables: tables.column(*place, own.numbers(tables.data).astype(np.int32)),
+        )
+
+    def _lies_at(self, space: IndexSpace) -> Place:
+        """Finds where the elements of a space lie: copies in a loop may lie where the originals do, alike at all levels."""
         frame = self.room.frame
         while space is not frame.space:
-            # copies that lie where the originals do: alike at all levels
             original = frame.alongside(space)
             if original is None:
                 break
             assert frame.outer is not None
             frame = frame.outer
             space = original
-        return self.low.slot(
-            ("parents", space),
-            frame,
-            lambda tables: tables.parents(frame, space),
-        )
+        return frame, space
 
     def lengths(self, space: IndexSpace) -> Rows:
         """The number of elements that each row, or the row around, has of a space."""
@@ -185,7 +203,8 @@ class Body:
         if not home.room.frame.is_in_steps:
             source = self._shipped_whole(xs, kind) or self.low.contiguous(xs)
             if source is not None:
-                slot = home.starts(source)
+                assert source.rows.room is not None
+                slot = home.starts(source.rows.room.place)
                 return source.rows, lambda run: run.slots[slot]
         values = self.inside(xs.space).rows(xs.element, kind)
         elements = self.parents(xs.space)
@@ -197,30 +216,30 @@ class Body:
 
         return values, starts
 
-    def starts(self, source: View) -> Slot:
+    def starts(self, place: Place) -> Slot:
         """The array of the batch that says where the sequence of each row begins, or of the row around.
 
         Args:
-          source: The array with the elements of the sequences, as `RowLowering.contiguous` finds it.
+          place: Where the elements of each sequence lie one after the other, as in the array that `RowLowering.contiguous` finds.
         """
-        room = source.rows.room
-        around = source.space.parent
-        assert room is not None and around is not None
+        space = place[1]
+        around = space.parent
+        assert around is not None
 
         def every(data: Any) -> np.ndarray:
-            first = source.space.first_rows(data)
+            first = space.first_rows(data)
             own = self.space.rows_of(data, around, np.arange(around.n_rows(data)))
             return rows_at(first, own)
 
         def some(data: Any, rows: np.ndarray) -> np.ndarray:
             own = self.space.rows_around(data, around, rows)
-            return rows_at(source.space.first_rows(data), own)
+            return rows_at(space.first_rows(data), own)
 
         return self.low.reads(
-            room.place,
+            place,
             self.room.place,
             RowOrigin(self.space, every, some),
-            ("first of", source.space),
+            ("first of", space),
         )
 
     def _shipped_whole(self, xs: Elements, kind: Any) -> View | None:

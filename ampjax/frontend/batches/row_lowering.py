@@ -25,7 +25,7 @@ from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace
 from ampjax.frontend.draft.row_origins import Origin, ReadColumn, RowOrigin, origins_of, rows_at
-from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.draft.values import Constant, Elements, SequenceSource, Static
 from ampjax.utils.row_ranges import ranges
 
 if TYPE_CHECKING:
@@ -229,7 +229,10 @@ class RowLowering:
 
         every = RowOrigin(around, origin, some)
         original = self._copied.get(value.space, value.space)
-        return self.sequence_at(value, around, every, "around", original)
+        found = self.sequence_at(value, around, every, "around", original)
+        known = value.source
+        found.source = SequenceSource(value if known is None else known.elements, every)
+        return found
 
     def original(self, space: IndexSpace) -> IndexSpace:
         """The space of the elements of which a space's are copies."""
@@ -319,7 +322,7 @@ class RowLowering:
             one = value.element
             row = RowOrigin(inner, element_rows, some_rows)
             if original is not None and isinstance(one, Elements):
-                same = self._same_for_all(one, inner)
+                same = self.same_for_all(one, inner)
                 if same is not None:
                     # the columns of a matrix of pairs, of which copies are one, too
                     own = self.copied(one, outer)
@@ -353,7 +356,7 @@ class RowLowering:
         """
         around = outer.parent
         assert around is not None
-        same = self._same_for_all(value, around) if isinstance(value, Elements) else None
+        same = self.same_for_all(value, around) if isinstance(value, Elements) else None
         if same is None:
             return self.value_at(value, outer, space, origin, way)
         rows = value.space
@@ -374,7 +377,7 @@ class RowLowering:
             self.value_at(value.element, rows, inner, row, (way, rows)),
         )
 
-    def _same_for_all(self, value: Elements, space: IndexSpace) -> IndexSpace | None:
+    def same_for_all(self, value: Elements, space: IndexSpace) -> IndexSpace | None:
         """The sequence further out of which a sequence is a copy for all elements of a space; None for any other."""
         original = self._copied.get(value.space)
         if original is None or original.parent not in space.around():

@@ -15,6 +15,7 @@ from ampjax.frontend.batch_rules.sequence_steps import of_elements
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View
 from ampjax.frontend.batches.room_bodies import Body, is_static, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.blocks.pair_rows import row_by_number
 from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
@@ -216,8 +217,8 @@ def _elements(
             equation.line,
         )
     if isinstance(xs.element, Elements):
-        return None
-    _require_elements(home, xs, equation.line)
+        return _row_of_pairs(home, equation, xs, (own, indices, place))
+    require_elements(home, xs, equation.line)
     return in_computed_order(
         body,
         home,
@@ -226,6 +227,34 @@ def _elements(
         home.rows(own, indices),
         place,
     )
+
+
+def _row_of_pairs(
+    home: Body,
+    equation: Equation,
+    xs: Elements,
+    at: tuple[Value, Any, int],
+) -> Value | None:
+    """For each row one row of a matrix of pairs, by a computed number; None for several rows.
+
+    Args:
+      home: The rows that read.
+      equation: JAX's `gather`.
+      xs: The matrix.
+      at: The number, its type, and which of the axes' numbers it is.
+    """
+    own, indices, place = at
+    if len(indices.shape) > 1:
+        return None
+    kind = element_type(element_type(type_of_atom(equation.inputs[0])))
+    numbers = home.rows(own, indices)
+    fill = None
+    if equation.source.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP:
+        fill = lambda values, is_there: or_filled(values, is_there, equation)
+    found = row_by_number(home, xs, lambda run: run.get(numbers)[..., place], kind, fill)
+    if found is not None:
+        require_elements(home, xs, equation.line)
+    return found
 
 
 def within(
@@ -567,7 +596,7 @@ def stack_values(
     return View(out, space)
 
 
-def _require_elements(home: Body, xs: Elements, line: str) -> None:
+def require_elements(home: Body, xs: Elements, line: str) -> None:
     """Adds the check that a sequence has an element wherever one is read by a computed number."""
     space = home.space
     around = xs.space.parent

@@ -13,6 +13,7 @@ from ampjax.frontend.batch_rules.sequence_steps import of_elements
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, filled_up, taken
 from ampjax.frontend.batches.room_bodies import Body, is_static, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
+from ampjax.frontend.blocks.pair_rows import row_by_number
 from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import IndexSpace
@@ -31,6 +32,7 @@ from ampjax.frontend.whole_sequences.numbered_reads import (
     check_numbers,
     in_front,
     of_part,
+    require_elements,
     written_as,
 )
 from ampjax.frontend.whole_sequences.sequence_parts import length_of, sized
@@ -635,39 +637,26 @@ def _row_where_told(
         equation.inputs,
     )
     n, *sizes = equation.source.params["slice_sizes"]
-    if n != 1 or not is_static(starts[0]):
+    if n != 1:
         return None
-    number = jax.ShapeDtypeStruct(
-        (),
-        np.int64,
-    )
-    column = body.low.host.column(
-        starts[0],
-        body.region,
-        number,
-    )
-    lengths = xs.space.lengths
-
-    def numbers(data: Any) -> np.ndarray:
-        most = np.maximum(
-            lengths(data) - 1,
-            0,
-        )
-        return np.clip(
-            column.of(data).astype(np.int64),
-            0,
-            most,
-        )
-
     one = element_type(given)
-    row = by_known_numbers(
-        body,
-        xs,
-        numbers,
-        (),
-        one,
-        equation.line,
-    )
+    number = jax.ShapeDtypeStruct((), np.int32)
+    row: Value | None
+    if is_static(starts[0]):
+        column = body.low.host.column(starts[0], body.region, number)
+        lengths = xs.space.lengths
+
+        def numbers(data: Any) -> np.ndarray:
+            most = np.maximum(lengths(data) - 1, 0)
+            return np.clip(column.of(data).astype(np.int64), 0, most)
+
+        row = by_known_numbers(body, xs, numbers, (), one, equation.line)
+    else:
+        own = body.rows(starts[0], number)
+        row = row_by_number(body, xs, lambda run: run.get(own), element_type(one), None)
+        require_elements(body, xs, equation.line)
+    if row is None:
+        return None
     traced = trace(
         lambda x, *own: jax.lax.dynamic_slice(
             x,
