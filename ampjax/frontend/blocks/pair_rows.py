@@ -23,7 +23,7 @@ def row_by_number(
     kind: Any,
     fill: Callable[[Any, Any], Any] | None,
 ) -> Elements | None:
-    """For each row of a room one row of its matrix of pairs; None for pairs that are computed in a loop, and for rows of unequal lengths.
+    """One row of a matrix of pairs for each row of a room; None for pairs that are computed in a loop, and for rows of unequal lengths.
 
     Args:
       home: The rows that read.
@@ -75,7 +75,8 @@ def row_by_number(
         return filled_rows(run, [out], [values])
 
     home.block.add([out], compute)
-    return Elements(found, View(out, found))
+    row: Value = View(out, found)
+    return Elements(found, row)
 
 
 def _laid_out(home: Body, pairs: Elements, kind: Any) -> Rows | None:
@@ -84,11 +85,12 @@ def _laid_out(home: Body, pairs: Elements, kind: Any) -> Rows | None:
     value = pairs.element
     if isinstance(value, View):
         room = value.rows.room
-        if room is not None and room.frame.outer is not None:
-            return None
-        is_plain = value.origin is None and room is not None
-        if is_plain and value.space is pairs.space and room.space is pairs.space:
-            return value.rows
+        if room is not None:
+            if room.frame.outer is not None:
+                return None
+            is_own = value.space is pairs.space and room.space is pairs.space
+            if is_own and value.origin is None:
+                return value.rows
     loop = low.loops.get(home.room.frame)
     around = home.block if loop is None else loop.block.outer
     assert around is not None

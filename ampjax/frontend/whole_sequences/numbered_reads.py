@@ -235,7 +235,7 @@ def _row_of_pairs(
     xs: Elements,
     at: tuple[Value, Any, int],
 ) -> Value | None:
-    """For each row one row of a matrix of pairs, by a computed number; None for several rows.
+    """One row of a matrix of pairs for each row that reads, by a computed number; None for several rows.
 
     Args:
       home: The rows that read.
