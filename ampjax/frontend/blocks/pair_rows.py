@@ -80,7 +80,7 @@ def row_by_number(
 
 
 def _laid_out(home: Body, pairs: Elements, kind: Any) -> Rows | None:
-    """The pairs of all matrices as an array in which those of each row lie one after the other; None where no such array is seen before a loop."""
+    """The pairs of all matrices as an array, row by row; None where no such array is seen before a loop."""
     low = home.low
     value = pairs.element
     if isinstance(value, View):

@@ -205,12 +205,8 @@ def _argmax(values: Any, ids: Any, n: int) -> Any:
         .at[ids]
         .get(mode="clip")
     )
-    number = jnp.arange(len(ids)) - jnp.searchsorted(
-        ids,
-        ids,
-    )
     number = jnp.broadcast_to(
-        along(number, values),
+        along(jnp.arange(len(ids)), values),
         values.shape,
     )
     # the first entry has the largest place; places of NaN, which are positive, come before all others
@@ -225,11 +221,14 @@ def _argmax(values: Any, ids: Any, n: int) -> Any:
         place,
     )
     found = segment_max(place, ids, n)
-    return jnp.where(
+    found = jnp.where(
         found > 0,
         len(ids) - found,
         jnp.maximum(-found, 0),
     )
+    # counted from the segment's own first entry, and 0 in a segment without any
+    first = jnp.searchsorted(ids, jnp.arange(n))
+    return jnp.maximum(found - along(first, found), 0)
 
 
 def _argmin(values: Any, ids: Any, n: int) -> Any:

@@ -85,8 +85,11 @@ def test_no_turn_computes_all_pairs():
     # no table has a number for each pair at each level
     assert max(leaf.size for leaf in jax.tree.leaves(batch)) < 2 * 3 * n * n
     # and no level computes a number for each pair
+    (turns,) = [loop for loop in loops_in(traced.jaxpr) if loop.params["length"] >= n]
     sizes = []
-    for loop in loops_in(traced.jaxpr):
-        for equation in equations_in(loop.params["jaxpr"].jaxpr):
-            sizes += [out.aval.size for out in equation.outvars]
+    for equation in equations_in(turns.params["jaxpr"].jaxpr):
+        sizes += [out.aval.size for out in equation.outvars]
     assert 3 * n <= max(sizes) < n * n
+    # where the segments of the smallest number begin is searched for each example, not for each element
+    for search in loops_in(turns.params["jaxpr"].jaxpr):
+        assert max(out.aval.size for out in search.outvars) < n
