@@ -6,13 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, filled_rows, taken
 from ampjax.frontend.batches.room_bodies import Body
 from ampjax.frontend.batches.row_lowering import Value
-from ampjax.frontend.draft.index_spaces import IndexSpace
-from ampjax.frontend.draft.row_origins import RowOrigin, rows_at
 from ampjax.frontend.draft.values import Constant, Elements
 
 
@@ -48,7 +45,7 @@ def row_by_number(
     begins = low.reads(
         source.room.place,
         (low.root, row_space),
-        _first_pairs(row_space, pairs.space),
+        pairs.space.first_rows,
         ("first pair of", pairs.space),
     )
     first = home.starts((low.root, row_space))
@@ -97,12 +94,3 @@ def _laid_out(home: Body, pairs: Elements, kind: Any) -> Rows | None:
     if isinstance(value, View) and not around.sees(value.rows):
         return None
     return Body(low, around, low.room(low.root, pairs.space)).rows(value, kind)
-
-
-def _first_pairs(rows: IndexSpace, pairs: IndexSpace) -> RowOrigin:
-    """The first pair of each row of matrices."""
-
-    def some(data: Any, own: np.ndarray) -> np.ndarray:
-        return rows_at(pairs.first_rows(data), own)
-
-    return RowOrigin(rows, pairs.first_rows, some)

@@ -217,8 +217,8 @@ def _elements(
             equation.line,
         )
     if isinstance(xs.element, Elements):
-        return _row_of_pairs(home, equation, xs, (own, indices, place))
-    require_elements(home, xs, equation.line)
+        return _row_at(home, equation, xs, (own, indices, place))
+    _require_elements(home, xs, equation.line)
     return in_computed_order(
         body,
         home,
@@ -229,7 +229,7 @@ def _elements(
     )
 
 
-def _row_of_pairs(
+def _row_at(
     home: Body,
     equation: Equation,
     xs: Elements,
@@ -251,9 +251,31 @@ def _row_of_pairs(
     fill = None
     if equation.source.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP:
         fill = lambda values, is_there: or_filled(values, is_there, equation)
-    found = row_by_number(home, xs, lambda run: run.get(numbers)[..., place], kind, fill)
+    number = lambda run: run.get(numbers)[..., place]
+    return row_of_pairs(home, xs, number, kind, equation.line, fill)
+
+
+def row_of_pairs(
+    home: Body,
+    xs: Elements,
+    number: Callable[[Run], Any],
+    kind: Any,
+    line: str,
+    fill: Callable[[Any, Any], Any] | None = None,
+) -> Value | None:
+    """One row of a matrix of pairs by a computed number, with the check that the matrix has rows; None as `row_by_number`.
+
+    Args:
+      home: The rows that read.
+      xs: The matrix.
+      number: As for `row_by_number`.
+      kind: The type of a pair.
+      line: The line of the model that reads.
+      fill: As for `row_by_number`.
+    """
+    found = row_by_number(home, xs, number, kind, fill)
     if found is not None:
-        require_elements(home, xs, equation.line)
+        _require_elements(home, xs, line)
     return found
 
 
@@ -596,7 +618,7 @@ def stack_values(
     return View(out, space)
 
 
-def require_elements(home: Body, xs: Elements, line: str) -> None:
+def _require_elements(home: Body, xs: Elements, line: str) -> None:
     """Adds the check that a sequence has an element wherever one is read by a computed number."""
     space = home.space
     around = xs.space.parent

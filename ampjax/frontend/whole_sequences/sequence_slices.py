@@ -13,7 +13,6 @@ from ampjax.frontend.batch_rules.sequence_steps import of_elements
 from ampjax.frontend.batches.programs_of_rows import Rows, Run, View, filled_up, taken
 from ampjax.frontend.batches.room_bodies import Body, is_static, type_of_atom
 from ampjax.frontend.batches.row_lowering import Value
-from ampjax.frontend.blocks.pair_rows import row_by_number
 from ampjax.frontend.combinators.tracing import trace
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import IndexSpace
@@ -32,7 +31,7 @@ from ampjax.frontend.whole_sequences.numbered_reads import (
     check_numbers,
     in_front,
     of_part,
-    require_elements,
+    row_of_pairs,
     written_as,
 )
 from ampjax.frontend.whole_sequences.sequence_parts import length_of, sized
@@ -653,8 +652,8 @@ def _row_where_told(
         row = by_known_numbers(body, xs, numbers, (), one, equation.line)
     else:
         own = body.rows(starts[0], number)
-        row = row_by_number(body, xs, lambda run: run.get(own), element_type(one), None)
-        require_elements(body, xs, equation.line)
+        number_in = lambda run: run.get(own)
+        row = row_of_pairs(body, xs, number_in, element_type(one), equation.line)
     if row is None:
         return None
     traced = trace(
