@@ -22,6 +22,7 @@ from ampjax.frontend.loops.traced_rows import TracedRows
 from ampjax.jaxprs.inlining import inline_calls
 from ampjax.jaxprs.min_cut import CHEAP, smallest_cut
 from ampjax.jaxprs.primitives import is_inexact, opened
+from ampjax.lanes.rewriting.one_kernel import are_small
 
 Place = tuple[int, int]
 
@@ -96,6 +97,17 @@ class LevelBody:
         """Returns the types of the kept values."""
         both = self._both[n_rows]
         return [both.at(place).aval for place in self.kept]
+
+    def is_small(self, n_rows: int) -> bool:
+        """Tells whether the states of some rows take little to compute.
+
+        Args:
+          n_rows: How many rows.
+        """
+        both = self._both[n_rows]
+        states = both.outputs[: self.parts.n_states]
+        equations, _ = both.needed(states, set(both.inputs))
+        return are_small(equations)
 
     def forward(
         self, n_rows: int, inputs: Sequence[Any], is_kept: bool

@@ -127,6 +127,11 @@ class StepArrays:
         changes = linear_pair(push, pull, given, [*tangents[0]], [arena])
         return arena, changes[0]
 
+    @property
+    def _is_small(self) -> bool:
+        """Whether steps compute little, including steps with the most rows."""
+        return self.body.is_small(self.tables.sizes[0])
+
     # -- forwards
 
     def _forward(
@@ -165,7 +170,7 @@ class StepArrays:
                 written.append(jax.lax.dynamic_update_slice_in_dim(old, x, first, 0))
             return arena, written
 
-        return tables.over(step, (arena, kept))
+        return tables.over(step, (arena, kept), is_small=self._is_small)
 
     def _copies(self, rows: Any) -> Any:
         """The first of some rows, for each row of the loop."""
@@ -285,7 +290,12 @@ class StepArrays:
             ((self.n_rows + 1) * n, width),
             cotangent.dtype,
         )
-        left = tables.over(step, start, reverse=True)
+        left = tables.over(
+            step,
+            start,
+            reverse=True,
+            is_small=self._is_small,
+        )
         own = left.reshape(
             self.n_rows + 1,
             n,
@@ -328,6 +338,7 @@ class StepArrays:
             step,
             cotangent.astype(wide),
             reverse=True,
+            is_small=self._is_small,
         ).astype(dtype)
         return every[self.n_before :], every[: self.n_before]
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.lanes.rewriting.linear_pairs import IS_DIFFERENTIATED
+from ampjax.lanes.rewriting.one_kernel import in_one_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,7 @@ class StepTables:
         step: Callable[[int, Any, Any], Any],
         carry: Any,
         reverse: bool = False,
+        is_small: bool = False,
     ) -> Any:
         """Goes through all steps.
 
@@ -51,9 +53,21 @@ class StepTables:
           step: From the row count, where the step's rows begin, and what is carried to what is carried on.
           carry: What is carried.
           reverse: Whether the last step comes first.
+          is_small: Whether steps compute so little that starting their operations takes longer: then all are one kernel, where it can be.
         """
         if IS_DIFFERENTIATED.get():
             return self._as_scan(step, carry, reverse)
+        all_steps = lambda carry: self._in_rounds(step, carry, reverse)
+        found = in_one_kernel(all_steps, carry) if is_small else None
+        return all_steps(carry) if found is None else found
+
+    def _in_rounds(
+        self,
+        step: Callable[[int, Any, Any], Any],
+        carry: Any,
+        reverse: bool,
+    ) -> Any:
+        """Goes through the steps of each row count, round by round."""
         n_rounds = self.rounds[0, 0]
         n_steps = self.rounds[0, 1]
 

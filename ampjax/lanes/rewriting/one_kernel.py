@@ -54,6 +54,9 @@ MOST_OF_SQUARES = 1 << 12
 SHORT = 32
 """The length of a short side."""
 
+_LOOPS = ("while", "scan")
+"""Equations whose results their bodies write, part by part."""
+
 _CALL = {"xla_cpu_small_call": "true", "inlineable": "false"}
 _INSIDE = {"xla_cpu_small_call": "false", "inlineable": "true"}
 _OPERATION = re.compile(r"= \"?(?:stablehlo|chlo)\.(\w+)")
@@ -83,7 +86,8 @@ def in_one_kernel(
     """
     is_known = jax.__version_info__ < NEWEST
     is_tried = is_known and jax.default_backend() == "cpu"
-    if not is_tried or os.environ.get(SWITCH) == "0":
+    is_jitted = not jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
+    if os.environ.get(SWITCH) == "0" or not (is_tried and is_jitted):
         return None
     traced, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     given = jax.tree.leaves(args)
@@ -113,9 +117,28 @@ def in_one_kernel(
     return jax.tree.unflatten(structure, results[: structure.num_leaves])
 
 
+def are_small(equations: Sequence[Any]) -> bool:
+    """Tells whether equations compute small arrays and small matrix products only: a loop of such steps is faster as one kernel.
+
+    Args:
+      equations: The equations.
+    """
+    for eqn in equations:
+        if _is_large(eqn) or any(is_anywhere(each, _is_large) for each in inner(eqn)):
+            return False
+    return True
+
+
 def _is_large(eqn: Any) -> bool:
-    """Tells whether an equation computes a large array."""
-    for var in eqn.outvars:
+    """Tells whether an equation computes a large array, or a large matrix product."""
+    name = eqn.primitive.name
+    if name in _LOOPS:
+        return False
+    if name == "dot_general" and not _is_small(eqn):
+        return True
+    # an update in place computes no more than what it writes
+    computed = eqn.invars[1:2] if name == "dynamic_update_slice" else eqn.outvars
+    for var in computed:
         width = getattr(var.aval.dtype, "itemsize", 8)
         if width * math.prod(var.aval.shape) > LARGE:
             return True

@@ -17,6 +17,7 @@ from ampjax.frontend.loops.loop_forms import loops_as
 from ampjax.frontend.loops.split_products import with_split_products
 from ampjax.jaxprs.primitives import bind, depending, evaluate
 from ampjax.jaxprs.primitives import inner as bodies
+from ampjax.lanes.rewriting.one_kernel import SWITCH
 
 RNG = np.random.default_rng(0)
 WIDTH = 4
@@ -174,7 +175,9 @@ def products_in_loops(program):
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("form", ["steps", "scan"])
-def test_a_decoder_waits_for_its_state_alone(form):
+def test_a_decoder_waits_for_its_state_alone(form, monkeypatch):
+    # in one kernel, products are sums
+    monkeypatch.setenv(SWITCH, "0")
     with loops_as(form):
         params = jax.tree.map(jnp.float32, PARAMS)
         batched = amp.vmap(decoder, SPEC, params=params)
