@@ -25,6 +25,7 @@ from ampjax.frontend.loops.table_passes import (
     find_places,
     find_wanted,
     list_inside,
+    list_places,
     wide,
     widest_inside,
 )
@@ -344,8 +345,7 @@ class RowTables:
         def make() -> np.ndarray:
             rows = by_batch(self.rows(frame, space))
             places = np.full(space.n_rows(self.data), -1)
-            batch, at = np.nonzero(rows >= 0)
-            places[rows[batch, at]] = at
+            list_places(wide(rows), places)
             return places
 
         return self.once((frame, space, "lies"), make)

@@ -17,7 +17,7 @@ from ampjax.frontend.batches.row_tables import Frame, Place, RowTables, by_batch
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.row_origins import Origin
 from ampjax.frontend.loops.step_layouts import StepLayout, largest_count, lay_out, row_counts
-from ampjax.frontend.loops.table_passes import find_states, wide
+from ampjax.frontend.loops.table_passes import find_states, list_rows_with_level, wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,12 +233,13 @@ class StepFrame(Frame):
         """Lists the rows with a level: the batch, the number and the level of each."""
 
         def make() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            rows = tables.rows(self._around, self._own)
-            batch, place = np.nonzero(rows >= 0)
-            own = rows[batch, place]
-            level = self._level(tables.data)[own]
-            is_computed = level >= 0
-            return batch[is_computed], own[is_computed], level[is_computed]
+            rows = wide(tables.rows(self._around, self._own))
+            levels = wide(self._level(tables.data))
+            listed = np.empty((3, rows.size), np.int64)
+            counts = np.empty(1, np.int64)
+            list_rows_with_level(rows, levels, counts, listed)
+            batch, own, level = listed[:, : counts[0]]
+            return batch, own, level
 
         return tables.once((self, "computed"), make)
 

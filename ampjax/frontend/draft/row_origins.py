@@ -131,7 +131,7 @@ def rows_at(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
             (*rows.shape, *values.shape[1:]),
             values.dtype,
         )
-    read = values[np.clip(rows, 0, len(values) - 1)]
+    read = values.take(rows, axis=0, mode="clip")
     if rows.size and rows.min() < 0:
         read[rows < 0] = 0
     return read

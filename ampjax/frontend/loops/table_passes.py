@@ -63,6 +63,44 @@ def list_readers(
 
 
 @compiled
+def list_places(rows, places):
+    """Lists the place of each row in its batch.
+
+    Args:
+      rows: `[batches, places]`: the row at each place; below 0 for none.
+      places: `[rows]`, all -1: the result.
+    """
+    for batch in range(rows.shape[0]):
+        for place in range(rows.shape[1]):
+            row = rows[batch, place]
+            if row >= 0:
+                places[row] = place
+
+
+@compiled
+def list_rows_with_level(rows, levels, counts, listed):
+    """Lists the rows with a level, batch by batch: batch, row and level of each.
+
+    Args:
+      rows: `[batches, places]`: the row at each place; below 0 for none.
+      levels: `[rows]`: the level of each; below 0 for none.
+      counts: `[1]`: the result, how many there are.
+      listed: `[3, all places]`: the result.
+    """
+    n = 0
+    for batch in range(rows.shape[0]):
+        for place in range(rows.shape[1]):
+            row = rows[batch, place]
+            if row < 0 or levels[row] < 0:
+                continue
+            listed[0, n] = batch
+            listed[1, n] = row
+            listed[2, n] = levels[row]
+            n += 1
+    counts[0] = n
+
+
+@compiled
 def widest_inside(groups, sizes):
     """Counts the inner rows of each group, and returns the largest count.
 
