@@ -287,7 +287,8 @@ class Batched:
         instances = columns.as_read()
         if like is not None:
             return self._pack_columns(program, instances, like.shapes, None)
-        return self._pack_columns(program, instances, BatchShapes(program, size), groups)
+        shapes = BatchShapes(program, size, are_joined=True)
+        return self._pack_columns(program, instances, shapes, groups)
 
     def _pack_columns(
         self,

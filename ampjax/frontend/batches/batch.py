@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -10,6 +11,12 @@ import jax
 import numpy as np
 
 from ampjax.errors import DataError
+
+SMALL = 1 << 14
+"""Numbers of an array that lies beside others in one: an argument of a compiled program costs some microseconds, however small the array."""
+
+Piece = tuple[int, tuple[int, ...]]
+"""The number of the array in which another one lies, behind those before it, and its shape."""
 
 
 @jax.tree_util.register_dataclass
@@ -21,9 +28,10 @@ class Batch:
 
     Args:
       weights: `[size]` floats: 1 for an example, 0 for a copy that fills the batch up.
-      arrays: What the program reads.
+      arrays: What the program reads; small arrays of one dtype lie in one.
       layout: What the arrays mean: programs of one layout read the same ones.
       missing: Where labels were left out, the numbers of the arrays that they would have been in, and which leaves those are.
+      pieces: Where each array lies that the program reads; none where each is one of `arrays`.
 
     Attributes:
       has_rows: False: rows of its arrays can't be cut apart, since they refer to each other.
@@ -38,6 +46,35 @@ class Batch:
         default=(),
         metadata={"static": True},
     )
+    pieces: tuple[Piece, ...] = field(
+        default=(),
+        metadata={"static": True},
+    )
+
+    def columns(self) -> list[Any]:
+        """Lists the arrays for the program, cut out of the joined ones."""
+        if not self.pieces:
+            return [*self.arrays]
+        columns = []
+        ends = [0] * len(self.arrays)
+        for number, shape in self.pieces:
+            array = self.arrays[number]
+            first = ends[number]
+            ends[number] += math.prod(shape)
+            flat = array[..., first : ends[number]]
+            columns.append(flat.reshape((*array.shape[:-1], *shape)))
+        return columns
+
+    def joined(self) -> Batch:
+        """Lays small arrays of one dtype side by side in one, as fewer arguments of a compiled program.
+
+        A batch of another shape then has another structure as a pytree, so this is for batches of which nothing compares the structures.
+        """
+        if self.pieces or self.missing:
+            return self
+        n_axes = self.weights.ndim - 1
+        arrays, pieces = _side_by_side(self.arrays, n_axes)
+        return replace(self, arrays=arrays, pieces=pieces)
 
     @property
     def size(self) -> int:
@@ -54,11 +91,18 @@ class Batch:
         if self.weights.ndim == 1:
             fix = "Pack with `parts=`, the number of devices."
             raise DataError("batch, parts", "a batch in parts", "one without", fix)
-        each = []
+        parts = []
         for i in range(len(self.weights)):
             arrays = tuple(array[i, ...] for array in self.arrays)
-            each.append(replace(self, weights=self.weights[i], arrays=arrays))
-        return tuple(each)
+            part = Batch(
+                self.weights[i],
+                arrays,
+                self.layout,
+                self.missing,
+                self.pieces,
+            )
+            parts.append(part)
+        return tuple(parts)
 
     @property
     def n_examples(self) -> int:
@@ -66,10 +110,47 @@ class Batch:
         return int(np.asarray(self.weights).sum())
 
     def __repr__(self) -> str:
+        n_arrays = len(self.pieces) or len(self.arrays)
         if any(
             not isinstance(leaf, np.ndarray | jax.Array) for leaf in (self.weights, *self.arrays)
         ):
-            return f"Batch({len(self.arrays)} arrays, traced)"
+            return f"Batch({n_arrays} arrays, traced)"
         n_bytes = sum(leaf.nbytes for leaf in self.arrays)
         filling = f" of {self.size}" if self.size != self.n_examples else ""
-        return f"Batch({self.n_examples}{filling} examples, {len(self.arrays)} arrays, {n_bytes / 1e6:.2f} MB)"
+        return (
+            f"Batch({self.n_examples}{filling} examples, {n_arrays} arrays, {n_bytes / 1e6:.2f} MB)"
+        )
+
+
+def _side_by_side(
+    arrays: Sequence[np.ndarray],
+    n_axes: int,
+) -> tuple[tuple[np.ndarray, ...], tuple[Piece, ...]]:
+    """Lays small arrays of one dtype side by side.
+
+    Args:
+      arrays: `[*axes, *shape]` each.
+      n_axes: How many axes all have in front.
+
+    Returns:
+      `[*axes, numbers]` for each dtype, and beside these the large arrays, flat; and where each array lies.
+    """
+    together: list[list[np.ndarray]] = []
+    of_dtype: dict[Any, int] = {}
+    pieces = []
+    for array in arrays:
+        shape = array.shape[n_axes:]
+        flat = array.reshape((*array.shape[:n_axes], math.prod(shape)))
+        number = len(together)
+        if flat.shape[-1] <= SMALL:
+            number = of_dtype.setdefault(array.dtype, number)
+        if number == len(together):
+            together.append([])
+        together[number].append(flat)
+        pieces.append((number, shape))
+    return tuple(map(_concatenated, together)), tuple(pieces)
+
+
+def _concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Joins arrays along the last axis; a single array is not copied."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)

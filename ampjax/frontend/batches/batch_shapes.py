@@ -102,6 +102,7 @@ class BatchShapes:
       program: Lays examples out.
       size: Rows of a batch, or of each of its parts.
       n_parts: Parts of a batch, which share a shape; its arrays then have an axis for them in front. None for a batch without parts.
+      are_joined: Whether small arrays of a batch lie in one (`Batch.joined`).
 
     Attributes:
       shapes: The shapes, from small to large.
@@ -112,7 +113,9 @@ class BatchShapes:
         program: RowProgram,
         size: int,
         n_parts: int | None = None,
+        are_joined: bool = False,
     ):
+        self._are_joined = are_joined
         self._program = program
         self._size = size
         self._has_parts = n_parts is not None
@@ -264,6 +267,8 @@ class BatchShapes:
     def _batches(self, packed: PackedBatches, groups: Sequence[np.ndarray]) -> list[Batch]:
         """Takes jointly packed batches apart."""
         together = packed.together
+        if self._are_joined:
+            together = together.joined()
         if not self._has_parts:
             return [*together.parts]
         n_parts = self._n_parts

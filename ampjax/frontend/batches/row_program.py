@@ -348,7 +348,7 @@ class RowProgram:
             dict(
                 zip(
                     self._slots,
-                    map(jnp.asarray, batch.arrays),
+                    map(jnp.asarray, batch.columns()),
                     strict=True,
                 )
             ),
@@ -379,7 +379,7 @@ class RowProgram:
 def _shapes(batch: Batch) -> Hashable:
     """The shapes of a batch's arrays, without the axis for parts."""
     n = batch.weights.ndim - 1
-    return tuple(array.shape[n:] for array in batch.arrays)
+    return tuple(array.shape[n:] for array in batch.columns())
 
 
 def _with_room(least: Sizes, need: PackedBatches) -> Sizes:
