@@ -12,7 +12,7 @@ import numpy as np
 
 from ampjax.errors import DataError
 
-SMALL = 1 << 14
+SMALL = 1 << 10
 """Numbers of an array that lies beside others in one: an argument of a compiled program costs some microseconds, however small the array."""
 
 Piece = tuple[int, tuple[int, ...]]
