@@ -21,6 +21,9 @@ from ampjax.frontend.instances.instance_columns import Columns
 LONGEST_RUN = 16
 """So many batches are packed together at most."""
 
+LONGER_AFTER = 3
+"""After so many runs of batches with room a run is twice as long."""
+
 MOST_SHAPES = 4
 """How many shapes there are, at most, unless a batch fits none of them."""
 
@@ -83,14 +86,14 @@ class _Run:
 
         Args:
           n: How many.
-          had_room: Whether all had.
+          had_room: Whether all had, in the first shape.
         """
         if not had_room:
             self.length = max(n // 2, 1)
             self.n_packed = 0
             return
         self.n_packed += n
-        if self.n_packed >= 2 * LONGEST_RUN:
+        if self.n_packed >= LONGER_AFTER * self.length:
             self.length = min(2 * self.length, LONGEST_RUN)
             self.n_packed = 0
 
@@ -239,9 +242,9 @@ class BatchShapes:
         found: list[Batch] = []
         while len(found) < len(groups):
             some = groups[len(found) : len(found) + run.length]
-            batches = self._pack_in_first(columns, some, shapes)
-            run.note(len(some), batches is not None)
-            found += batches or []
+            batches, had_room = self._pack_in_first(columns, some, shapes)
+            run.note(len(some), had_room)
+            found += batches
         return found
 
     def _pack_in_first(
@@ -249,20 +252,24 @@ class BatchShapes:
         columns: Columns,
         groups: Sequence[np.ndarray],
         shapes: Sequence[Shape],
-    ) -> list[Batch] | None:
-        """Packs batches in the first of some shapes with room; None for several of which one lacks room in the first shape."""
+    ) -> tuple[list[Batch], bool]:
+        """Packs batches in the first of some shapes with room.
+
+        Returns:
+          The batches, none if one of several lacks room in the first shape; and whether all have room in it.
+        """
         examples = self._examples(columns, groups)
         sizes: Sizes = {}
         for shape in shapes:
             packed = self._pack_finely(examples, shape.sizes)
             sizes = packed.sizes
             if sizes.items() <= shape.sizes.items():
-                return self._batches(packed, groups)
+                return self._batches(packed, groups), shape is shapes[0]
             if len(groups) > 1:
-                return None
+                return [], False
         # Batches that fit no shape share one: without room each had a shape, and a program, of its own.
         roomy = self._program.pack_in(examples, self._size, _largest(self._roomy, sizes))
-        return self._batches(roomy, groups)
+        return self._batches(roomy, groups), False
 
     def _batches(self, packed: PackedBatches, groups: Sequence[np.ndarray]) -> list[Batch]:
         """Takes jointly packed batches apart."""

@@ -202,6 +202,23 @@ def test_batches_are_packed_together_as_one_by_one(parts):
     )  # those that are too large have another shape
 
 
+def test_a_few_batches_without_room_leave_others_packed_together(monkeypatch):
+    examples = [{"x": np.ones(3, np.float32)} for _ in range(320)]
+    for number in range(20, 320, 40):
+        examples[number] = {"x": np.ones(60, np.float32)}
+    batched = amp.vmap(sum_of_squares, {"x": "float32[n]"}, params=1.0)
+    columns = Columns(batched._leaves, examples)
+    groups = in_batches(np.arange(len(examples)), 2)
+    program = batched._last
+    shapes = BatchShapes(program, 2)
+    shapes.find(columns, groups[:5], columns.n_elements())
+    runs = []
+    pack = program.pack_in
+    monkeypatch.setattr(program, "pack_in", lambda *args: runs.append(args) or pack(*args))
+    shapes.pack(columns, groups)
+    assert len(runs) < 0.7 * len(groups)
+
+
 def test_only_so_many_bytes_are_kept(monkeypatch):
     monkeypatch.setattr(packed_data, "KEPT_BYTES", 0)
     examples = []
