@@ -27,7 +27,7 @@ from ampjax.frontend.draft.values import (
     Wanted,
     leaves_of,
 )
-from ampjax.jaxprs.primitives import bind
+from ampjax.jaxprs.primitives import CUSTOM_CALLS, bind
 
 if TYPE_CHECKING:
     from ampjax.frontend.deduction.lowering import Lowering
@@ -45,7 +45,9 @@ SLICE = "Take one element with `amp.take(xs, i)`; put what is shifted, cut or jo
 SET = "Choose for each element: `jnp.where(jnp.arange(xs.shape[0]) == i, x, xs)`."
 ADD = "Sum over edges with `amp.propagate`, or in a batch with `jax.ops.segment_sum(xs[senders], receivers, n)`, without an array of all pairs; add to single elements with `jnp.where`."
 UPDATE = "Update along the first axis, `xs.at[numbers].max(x)`, as do `add`, `min` and `multiply`; or choose for each element: `jnp.where(jnp.arange(xs.shape[0]) == i, jnp.maximum(xs, x), xs)`."
+OWN_DERIVATIVE = "A batch takes it of a whole sequence if the function and its derivative do the same to each element, without the length; else write it for one element, and call it by `amp.map(f, xs)`."
 FIXES = {
+    **dict.fromkeys(CUSTOM_CALLS, OWN_DERIVATIVE),
     "iota": "Put the elements' numbers into the example: `np.arange` of its length.",
     "reshape": SHAPE,
     "transpose": TRANSPOSE,

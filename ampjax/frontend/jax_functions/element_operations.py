@@ -19,7 +19,11 @@ from ampjax.frontend.draft.long_axes import (
     long_axis,
     without_axis,
 )
-from ampjax.jaxprs.primitives import CALLS, bind, called, evaluate, jvp_rule, opened
+from ampjax.frontend.jax_functions.own_derivatives import (
+    OWN_DERIVATIVES,
+    NotByElementError,
+)
+from ampjax.jaxprs.primitives import CALLS, bind, called, evaluate, opened
 from ampjax.jaxprs.rowwise import ELEMENTWISE
 
 Params = dict[str, Any]
@@ -67,10 +71,6 @@ Formed = Callable[[Any], "ElementForm | None"]
 """From an equation to the same operation on one element; None where that is another operation."""
 
 
-class NotByElementError(Exception):
-    """An operation that looks at more than one element."""
-
-
 def element_axes(equation: Any) -> list[int | None] | None:
     """Finds the axis of which an operation gets an element at a time, for each operand; None for an operation that looks at more than one.
 
@@ -102,8 +102,8 @@ def on_element(equation: Any, operands: Sequence[Any]) -> list[Any]:
             operands,
             _inside,
         )
-    if name == "custom_jvp_call":
-        return _with_rule(equation, operands)
+    if name in OWN_DERIVATIVES:
+        return OWN_DERIVATIVES[name](equation, operands, _inside)
     form = _form(equation)
     if form is None:
         raise NotByElementError(name)
@@ -142,7 +142,8 @@ def _inside(equation: Any, operands: Sequence[Any]) -> list[Any]:
 
 
 def _is_call(equation: Any) -> bool:
-    return equation.primitive.name in CALLS or equation.primitive.name == "custom_jvp_call"
+    name = equation.primitive.name
+    return name in CALLS or name in OWN_DERIVATIVES
 
 
 def _is_long(variable: Any) -> bool:
@@ -165,61 +166,6 @@ def _form(equation: Any) -> ElementForm | None:
     ):
         return None
     return rule(equation)
-
-
-def _with_rule(
-    equation: Any,
-    operands: Sequence[Any],
-) -> list[Any]:
-    """The results of a function that has a derivative of its own, with that derivative."""
-    n = equation.params["num_consts"]
-    jaxpr, constants = opened(called(equation))
-    rule, rule_constants, are_zero = jvp_rule(equation)
-    closed = list(operands[:n])
-
-    @jax.custom_jvp
-    def function(*inputs: Any) -> list[Any]:
-        return evaluate(
-            jaxpr,
-            constants,
-            [*closed, *inputs],
-            _inside,
-        )
-
-    def derivative(
-        primals: Sequence[Any],
-        tangents: Sequence[Any],
-    ) -> tuple[list[Any], list[Any]]:
-        moving = []
-        for primal, tangent in zip(
-            primals,
-            tangents,
-            strict=True,
-        ):
-            if jax.numpy.issubdtype(
-                primal.dtype,
-                jax.numpy.inexact,
-            ):
-                moving.append(tangent)
-        results = evaluate(
-            rule,
-            rule_constants,
-            [*primals, *moving],
-            _inside,
-        )
-        outputs = results[: len(are_zero)]
-        changes = iter(results[len(are_zero) :])
-        return outputs, [
-            jax.numpy.zeros_like(value) if is_zero else next(changes)
-            for value, is_zero in zip(
-                outputs,
-                are_zero,
-                strict=True,
-            )
-        ]
-
-    function.defjvp(derivative)
-    return function(*operands[n:])
 
 
 # -- operations whose elements' axis stands anywhere
