@@ -33,7 +33,7 @@ _DIAGONAL = "A batch takes it of a matrix of as many rows as columns: `jnp.diago
 _EVENLY = "A batch takes `jnp.linspace(0, 1, xs.shape[0])`, without `retstep` and `axis`; the same is `jnp.arange(xs.shape[0]) / jnp.maximum(amp.length(xs) - 1, 1)`."
 _CHANGED = "A batch takes it along the first axis, at one number of Python: `jnp.insert(xs, 1, x, axis=0)`, `jnp.delete(xs, 1, axis=0)`; else read what is left by numbers, `xs[numbers]`."
 _PADDED = "Put what is mirrored before: `jnp.concatenate([xs[1:3][::-1], xs])`. An array of a fixed size is `jnp.zeros((16, d)).at[: xs.shape[0]].set(xs)`; a matrix of pairs is padded along its second axis, so `jnp.pad(a.T, ((0, 0), (1, 0))).T` pads the first."
-_MATRIX = "A matrix to be decomposed has a fixed size: a product that sums over the elements, such as `xs.T @ xs`, or a leaf of fixed size in the spec."
+_MATRIX = "A matrix to be decomposed has a fixed size: one that each element has, `amp.map(jnp.linalg.inv, xs)`, a product that sums over the elements, such as `xs.T @ xs`, or a leaf of fixed size in the spec."
 _WINDOW = "A batch takes a sequence of numbers and a kernel of a fixed size, `jnp.convolve(xs, kernel)`; else compute on each element and its neighbours: `amp.map(f, amp.window(xs, 3))`."
 _RUNNING = "Running results are `jax.lax.cummax(xs)`, `jax.lax.cummin(xs)`, `jnp.cumsum(xs, axis=0)` and `jnp.cumprod(xs, axis=0)`; others come from `amp.scan`."
 OF_WHOLE: dict[str, str] = {

@@ -23,7 +23,7 @@ from ampjax.frontend.jax_functions.own_derivatives import (
     OWN_DERIVATIVES,
     NotByElementError,
 )
-from ampjax.jaxprs.primitives import CALLS, bind, called, evaluate, opened
+from ampjax.jaxprs.primitives import CALLS, bind, called, evaluate, for_usual_platforms, opened
 from ampjax.jaxprs.rowwise import ELEMENTWISE
 
 Params = dict[str, Any]
@@ -104,6 +104,8 @@ def on_element(equation: Any, operands: Sequence[Any]) -> list[Any]:
         )
     if name in OWN_DERIVATIVES:
         return OWN_DERIVATIVES[name](equation, operands, _inside)
+    if name == "triangular_solve" and not _is_long(equation.invars[0]):
+        return _solved_for_one(equation, operands)
     form = _form(equation)
     if form is None:
         raise NotByElementError(name)
@@ -136,6 +138,10 @@ def _inside(equation: Any, operands: Sequence[Any]) -> list[Any]:
         )
     ):
         return bind(equation, operands)
+    usual = for_usual_platforms(equation)
+    if usual is not None:
+        jaxpr, constants = opened(usual)
+        return evaluate(jaxpr, constants, operands[1:], _inside)
     if element_axes(equation) != _own_axes(equation):
         raise NotByElementError(equation.primitive.name)
     return on_element(equation, operands)
@@ -462,6 +468,47 @@ def _slice(equation: Any) -> ElementForm | None:
     return _of_each(shifted, turned=axis)
 
 
+# -- decompositions of matrices
+
+
+def _of_matrices(n_axes: int) -> Formed:
+    """An operation on matrices of fixed size, of which each element has one.
+
+    Args:
+      n_axes: How many axes of each operand the operation is about, the last ones.
+    """
+
+    def formed(equation: Any) -> ElementForm | None:
+        own, _ = _axes_of(equation)
+        for variable, axis in zip(equation.invars, own, strict=True):
+            shape = variable.aval.shape
+            if axis is None or axis >= len(shape) - n_axes:
+                return None
+            if not all(map(is_known_length, shape[-n_axes:])):
+                return None
+        return _of_each(equation.params, len(own)) if len({*own}) == 1 else None
+
+    return formed
+
+
+def _triangular_solve(equation: Any) -> ElementForm | None:
+    """Solves for each element, with a matrix of its own; or with one matrix for all elements, which are the right sides."""
+    matrix, right = equation.invars
+    if is_sequence(matrix.aval):
+        return _of_matrices(2)(equation)
+    if len(right.aval.shape) != 2 or long_axis(right.aval) != int(equation.params["left_side"]):
+        return None
+    return ElementForm(equation.params, (False, True), (None, None))
+
+
+def _solved_for_one(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Solves with one matrix for all elements, for a single right side."""
+    matrix, right = operands
+    axis = int(equation.params["left_side"])
+    (found,) = bind(equation, [matrix, jax.numpy.expand_dims(right, axis)])
+    return [jax.lax.squeeze(found, [axis])]
+
+
 # -- operations whose sequences have the elements' axis first
 
 
@@ -704,6 +751,12 @@ _FORMS: Mapping[str, Formed] = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "transpose": _transpose,
+    **dict.fromkeys(
+        ["cholesky", "eigh", "svd", "lu", "qr", "geqrf"],
+        _of_matrices(2),
+    ),
+    "lu_pivots_to_permutation": _of_matrices(1),
+    "triangular_solve": _triangular_solve,
     "iota": _iota,
     "tile": _tile,
     "split": _along("axis"),

@@ -1,4 +1,4 @@
-"""Functions with a derivative of the user's own, `jax.custom_jvp` and `jax.custom_vjp`, of one element of each sequence. Knows no rows.
+"""Functions with a derivative of the user's own, `jax.custom_jvp`, `jax.custom_vjp` and linear solves, of one element of each sequence. Knows no rows.
 
 Both the function and its derivative have to do the same to each element.
 """
@@ -166,6 +166,44 @@ def with_vjp(
     return function(*operands)
 
 
+def solved(
+    equation: Any,
+    operands: Sequence[Any],
+    inside: Results,
+) -> list[Any]:
+    """The results of `jax.lax.custom_linear_solve`, as `jnp.linalg.solve` calls it.
+
+    Args:
+      equation: The call.
+      operands: For each operand an element, or its value if it is no sequence.
+      inside: The results of its equations.
+    """
+    jaxprs = equation.params["jaxprs"]
+    closed: dict[str, list[Any]] = {}
+    right = list(operands)
+    for name, n in zip(jaxprs._fields, equation.params["const_lengths"], strict=True):
+        closed[name] = right[:n]
+        right = right[n:]
+
+    def solving(name: str) -> Callable[..., Any] | None:
+        if getattr(jaxprs, name) is None:
+            return None
+        jaxpr, constants = opened(getattr(jaxprs, name))
+        return lambda *values: evaluate(
+            jaxpr,
+            constants,
+            [*closed[name], *values[-1]],
+            inside,
+        )
+
+    return jax.lax.custom_linear_solve(
+        solving("matvec"),
+        right,
+        solving("solve"),
+        solving("transpose_solve"),
+    )
+
+
 def _check(derivative: Callable[..., Any], *operands: Any) -> None:
     """Checks now that a derivative does the same to each element: JAX looks at it when there is a gradient, too late for an error that names the user's line.
 
@@ -259,5 +297,6 @@ def _is_zero(function: Any) -> bool:
 OWN_DERIVATIVES: Mapping[str, Callable[[Any, Sequence[Any], Results], list[Any]]] = {
     "custom_jvp_call": with_jvp,
     "custom_vjp_call": with_vjp,
+    "custom_linear_solve": solved,
 }
 """By the name of JAX's call, from the call, its operands for one element and the results of its equations to its results."""
