@@ -47,7 +47,7 @@ OF_WHOLE: dict[str, str] = {
     **dict.fromkeys(["convolve", "correlate"], _WINDOW),
     "linspace": _EVENLY,
     **dict.fromkeys(["insert", "delete"], _CHANGED),
-    "take": "Take the remainder: `xs[numbers % amp.length(xs)]`.",
+    "take": "Take an element by the remainder: `amp.take(xs, i % amp.length(xs))`; of several numbers in `amp.map`.",
     "pad": _PADDED,
     "digitize": "Of edges of a fixed size, for each element: `amp.map(lambda x: jnp.digitize(x, edges), xs)`. Of edges that are a sequence count those that are no larger: `jnp.sum(edges <= x)`.",
     "accumulate": _RUNNING,
@@ -129,7 +129,7 @@ _HELP: dict[str, tuple[str, str, str]] = {
     "are valid indices": (
         "integers as indices",
         "a length, or an expression of lengths",
-        "Write it with `amp.length`, such as `xs[amp.length(xs) // 2]`.",
+        "Write it with `amp.length`: `amp.take(xs, amp.length(xs) - 1)`; in a batch also `xs[-1]` and `xs.at[amp.length(xs) // 2].set(x)`.",
     ),
     "Slice entries must be static": _SLICES,
     "must have static start": _SLICES,

@@ -185,9 +185,7 @@ def solved(
         closed[name] = right[:n]
         right = right[n:]
 
-    def solving(name: str) -> Callable[..., Any] | None:
-        if getattr(jaxprs, name) is None:
-            return None
+    def solving(name: str) -> Callable[..., Any]:
         jaxpr, constants = opened(getattr(jaxprs, name))
         return lambda *values: evaluate(
             jaxpr,
@@ -200,7 +198,7 @@ def solved(
         solving("matvec"),
         right,
         solving("solve"),
-        solving("transpose_solve"),
+        None if jaxprs.transpose_solve is None else solving("transpose_solve"),
     )
 
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from jax import export
 
 from ampjax.frontend.jax_functions import loops_by_length, sequence_forms
 
-_FORMS: Mapping[ModuleType, Mapping[str, Callable[..., Any]]] = {
+_FORMS: Mapping[Any, Mapping[str, Callable[..., Any]]] = {
     jax.lax: {
         "associative_scan": loops_by_length.associative_scan,
         "scan": loops_by_length.scan,
@@ -25,6 +24,7 @@ _FORMS: Mapping[ModuleType, Mapping[str, Callable[..., Any]]] = {
     jnp: {
         "convolve": sequence_forms.convolve,
         "correlate": sequence_forms.correlate,
+        "take": sequence_forms.take,
         "pad": sequence_forms.pad,
         "linspace": sequence_forms.linspace,
         "diagonal": sequence_forms.diagonal,
@@ -32,12 +32,13 @@ _FORMS: Mapping[ModuleType, Mapping[str, Callable[..., Any]]] = {
         "insert": sequence_forms.insert,
         "delete": sequence_forms.delete,
     },
+    jax.core.Tracer: {"__getitem__": sequence_forms.indexed},
 }
-"""By module and name, what stands for a function of JAX; it gives `NotImplemented` for what only JAX's own can do."""
+"""By module or class and by name, what stands for a function of JAX; it gives `NotImplemented` for what only JAX's own can do."""
 
 _IS_TRACED: ContextVar[bool] = ContextVar("whole_sequences_are_traced", default=False)
 _LOCK = threading.Lock()
-_ORIGINALS: dict[tuple[ModuleType, str], Any] = {}
+_ORIGINALS: dict[tuple[Any, str], Any] = {}
 _N_TRACES = [0]
 
 
@@ -65,16 +66,16 @@ def _count(change: int) -> None:
 
 
 def _replace() -> None:
-    for module, forms in _FORMS.items():
+    for owner, forms in _FORMS.items():
         for name, form in forms.items():
-            original = getattr(module, name)
-            _ORIGINALS[module, name] = original
-            setattr(module, name, _taking(original, form))
+            original = getattr(owner, name)
+            _ORIGINALS[owner, name] = original
+            setattr(owner, name, _taking(original, form))
 
 
 def _restore() -> None:
-    for (module, name), original in _ORIGINALS.items():
-        setattr(module, name, original)
+    for (owner, name), original in _ORIGINALS.items():
+        setattr(owner, name, original)
     _ORIGINALS.clear()
 
 

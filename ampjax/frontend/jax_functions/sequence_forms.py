@@ -114,6 +114,31 @@ _PADDED: Mapping[str, Callable[[Any, Any], Any]] = {
 """By mode: from places, of which those outside of `0..n-1` are padding, and `n` to the places that are read."""
 
 
+def indexed(array: Any, index: Any) -> Any:
+    """An element by an expression of lengths, as in `xs[n - 1]`."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not any(map(export.is_symbolic_dim, parts)):
+        return NotImplemented
+    numbers = [jnp.asarray(part) if export.is_symbolic_dim(part) else part for part in parts]
+    return array[tuple(numbers)]
+
+
+def take(
+    a: Any,
+    indices: Any,
+    axis: int | None = None,
+    out: Any = None,
+    mode: str | None = None,
+    **settings: Any,
+) -> Any:
+    """`jnp.take` of elements by numbers that go round."""
+    is_first = axis == 0 or (axis is None and len(a.shape) == 1)
+    if mode != "wrap" or not is_first or not export.is_symbolic_dim(a.shape[0]):
+        return NotImplemented
+    n = jnp.maximum(jnp.asarray(a.shape[0]), 1)
+    return jnp.take(a, indices % n, axis=0, mode="clip", **settings)
+
+
 def linspace(
     start: Any,
     stop: Any,

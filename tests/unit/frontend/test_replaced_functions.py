@@ -135,7 +135,8 @@ def numbers_outside(p, s):
         v,
         mode="clip",
     )
-    return total(filled) + total(cut) + total(known) + total(added)
+    round_ = jnp.take(v, s["i"], axis=0, mode="wrap")
+    return total(filled) + total(cut) + total(known) + total(added) + total(round_)
 
 
 def padded(p, s):
@@ -147,7 +148,9 @@ def padded(p, s):
         -1,
         0.5,
     )
+    n = v.shape[0]
     found = total(jnp.convolve(kernel, last)) + total(v.at[3].get(mode="clip"))
+    found += total(v[n - 1]) + total(v[n // 2, 0:]) + total((v @ v.T)[0, n - 1] * v)
     for mode in ("edge", "wrap", "reflect", "symmetric"):
         found += total(
             jnp.pad(
