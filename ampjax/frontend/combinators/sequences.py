@@ -68,7 +68,7 @@ def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
     xs: Any,
-    *,
+    *others: Any,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
     """`jax.lax.scan` over sequences whose length is the instance's, 0 included.
@@ -80,6 +80,7 @@ def scan(
       f: `f(carry, x) -> (carry, y)`, for one element.
       init: The first carry, a pytree of arrays; for `amp.vmap` also of sequences, which keep their lengths.
       xs: A pytree of sequences of one length.
+      *others: None: several sequences are one pytree, `(xs, ys)`.
       reverse: Whether to go from the last element to the first; the `y`s stay in the elements' order.
 
     Returns:
@@ -88,6 +89,8 @@ def scan(
     Raises:
       GraphError: If the sequences have different lengths, `f` returns no pair, or the carry changes its shape or dtype.
     """
+    if others:
+        raise _several(1 + len(others))
     leaves, structure = sequences_of("scan", xs)
     init = as_arrays("to begin with", init)
     use = Use()
@@ -146,6 +149,15 @@ def scan(
     )
     out = bind(call, [*closed, *carry_leaves, *leaves])
     return carry_structure.unflatten(out[:k]), outer[1].unflatten(out[k:])
+
+
+def _several(n: int) -> GraphError:
+    return GraphError(
+        user_line(),
+        "one pytree of sequences for `scan`, as in `jax.lax.scan`",
+        f"{n} arguments behind the carry",
+        "Put them into a tuple: `amp.scan(f, init, (xs, ys))`, of which `f(carry, pair)` gets `x, y = pair`. `amp.map(f, xs, ys)` takes several.",
+    )
 
 
 def _no_pair(line: str, results: Sequence[Any]) -> GraphError:

@@ -39,7 +39,7 @@ PAIRS = "a `map` in a `map`: `amp.map(lambda x: amp.map(lambda y: x @ y, ys), xs
 TRANSPOSE = f"{SHAPE} For products of all pairs write {PAIRS}"
 SWAPPED = f"Of a matrix of pairs do it along the second axis: `jnp.cumsum(scores.T, axis=1).T` is that along the first; or write {PAIRS}"
 READ_PAIRS = "Read a matrix of pairs along one axis after the other: `scores[::-1][:, ::-1]`; one entry of each row with `amp.map(lambda row, i: row[i], scores, i)`."
-SET_PAIRS = "Choose among all pairs: `jnp.where(jnp.eye(n) > 0, x, scores)`, or in one row `jnp.where((jnp.arange(n) == i)[:, None], x, scores)`, with `n = scores.shape[0]`."
+SET_PAIRS = "Choose among all pairs: `jnp.where(jnp.eye(n) > 0, x, scores)`, or in one row `jnp.where((jnp.arange(n) == i)[:, None], x, scores)`, with `n = scores.shape[0]`. A matrix of edges from `r` to `s` is `(k[:, None] == r).astype(float) @ (s[:, None] == k).astype(float)` with `k = jnp.arange(n)`; a sum over neighbours needs none: `jax.ops.segment_sum(xs[s], r, n)`."
 DRAW = "Draw for each element in `amp.map`, with a key of its own: `jax.random.fold_in(key, i)` of its number `i`."
 SLICE = "Take one element with `amp.take(xs, i)`; put what is shifted, cut or joined into the example as another sequence."
 SET = "Choose for each element: `jnp.where(jnp.arange(xs.shape[0]) == i, x, xs)`."
@@ -51,7 +51,10 @@ FIXES = {
     "iota": "Put the elements' numbers into the example: `np.arange` of its length.",
     "reshape": SHAPE,
     "transpose": TRANSPOSE,
-    "random_bits": DRAW,
+    **dict.fromkeys(["random_bits", "random_split"], DRAW),
+    "fft": "A transform along the elements is a product with a matrix of pairs: `jnp.exp(-2j * jnp.pi * k[:, None] * k / n) @ xs`, with `n = xs.shape[0]` and `k = jnp.arange(n)`; one in each element goes in a batch, or in `amp.map`.",
+    "reduce_window": "Pool by a sum, a maximum or a minimum, as `jax.lax.reduce_window` with `jax.lax.add` does; or compute on each window: `amp.map(f, amp.window(xs, 3))`.",
+    "reduce": "Use `jnp.sum(xs, axis=0)`, `jnp.prod`, `jnp.max` or `jax.nn.logsumexp`; for another result carry it through `amp.scan`; within each element use `amp.map`.",
     "reduce_sum": SUM,
     "reduce_max": MAXIMUM,
     "scan": "Use `amp.scan`, or `amp.map` in place of `jax.lax.map`.",

@@ -17,6 +17,7 @@ from ampjax.frontend.draft.long_axes import (
     is_known_length,
     is_sequence,
     long_axis,
+    n_long_axes,
     without_axis,
 )
 from ampjax.frontend.jax_functions.own_derivatives import (
@@ -468,7 +469,7 @@ def _slice(equation: Any) -> ElementForm | None:
     return _of_each(shifted, turned=axis)
 
 
-# -- decompositions of matrices
+# -- operations on the last axes: decompositions of matrices, transforms
 
 
 def _of_matrices(n_axes: int) -> Formed:
@@ -489,6 +490,21 @@ def _of_matrices(n_axes: int) -> Formed:
         return _of_each(equation.params, len(own)) if len({*own}) == 1 else None
 
     return formed
+
+
+def _transformed(equation: Any) -> ElementForm | None:
+    """A Fourier transform of each element."""
+    return _of_matrices(len(equation.params["fft_lengths"]))(equation)
+
+
+def _with_keys(equation: Any) -> ElementForm | None:
+    """Draws by a key that each element has, and makes of keys; a key or a number without axes is the same for all."""
+    own, axis = _axes_of(equation)
+    for variable, each in zip(equation.invars, own, strict=True):
+        if each != axis and (each is not None or variable.aval.shape):
+            return None
+    are_each = tuple(each is not None for each in own)
+    return ElementForm(equation.params, are_each, (None,) * len(own)) if any(are_each) else None
 
 
 def _triangular_solve(equation: Any) -> ElementForm | None:
@@ -545,8 +561,11 @@ def _pad(equation: Any) -> Params | None:
 
 def _gather(equation: Any) -> ElementForm | None:
     """Reads in each element of a sequence, or of an array by the numbers that a sequence holds."""
-    found = _gather_in_elements(equation)
-    return _first(_gathered)(equation) if found is None else found
+    for rule in (_gather_in_elements, _first(_gathered), _gather_by_pairs):
+        found = rule(equation)
+        if found is not None:
+            return found
+    return None
 
 
 def _gather_in_elements(equation: Any) -> ElementForm | None:
@@ -600,11 +619,24 @@ def _gather_in_elements(equation: Any) -> ElementForm | None:
 
 
 def _gathered(equation: Any) -> Params | None:
+    if is_sequence(equation.invars[0].aval):
+        return _gather_in_each(equation.params)
+    return _by_own_numbers(equation)
+
+
+def _gather_by_pairs(equation: Any) -> ElementForm | None:
+    """Reads elements of a sequence by a matrix of numbers: in each row by the numbers of the row."""
+    operand, at = (variable.aval for variable in equation.invars)
+    if not is_sequence(operand) or n_long_axes(at) < 2 or long_axis(at):
+        return None
+    params = _by_own_numbers(equation)
+    return None if params is None else ElementForm(params, (False, True), (None, None))
+
+
+def _by_own_numbers(equation: Any) -> Params | None:
+    """Reads of the same array by the numbers that each element has."""
     params = equation.params
     numbers = params["dimension_numbers"]
-    if is_sequence(equation.invars[0].aval):
-        return _gather_in_each(params)
-    # rows of an array, by the numbers that a sequence holds
     is_in_each = bool(numbers.operand_batching_dims) or 0 in numbers.offset_dims
     if is_in_each or not is_sequence(equation.invars[1].aval):
         return None
@@ -757,6 +789,11 @@ _FORMS: Mapping[str, Formed] = {
     ),
     "lu_pivots_to_permutation": _of_matrices(1),
     "triangular_solve": _triangular_solve,
+    "fft": _transformed,
+    **dict.fromkeys(
+        ["random_fold_in", "random_bits", "random_split", "random_wrap", "random_unwrap"],
+        _with_keys,
+    ),
     "iota": _iota,
     "tile": _tile,
     "split": _along("axis"),

@@ -424,6 +424,7 @@ _ANYWHERE: Sequence[SequenceRule | None] = (
     convolved,
     pooled,
     tiled,
+    largest,
 )
 """Rules for sequences whose elements' axis stands anywhere."""
 

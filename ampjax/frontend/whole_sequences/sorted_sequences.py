@@ -17,7 +17,7 @@ from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.combinators.sequences import least
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.draft.index_spaces import IndexSpace, Region
-from ampjax.frontend.draft.long_axes import element_type
+from ampjax.frontend.draft.long_axes import element_type, long_axis
 from ampjax.frontend.draft.values import Elements
 from ampjax.frontend.loops.masked_rows import along
 from ampjax.frontend.rules.sequence_rules import elements_space
@@ -105,12 +105,13 @@ def largest(
     (xs,) = values
     params = equation.source.params
     (atom,) = equation.inputs
-    if params["axis"] % len(type_of_atom(atom).shape) or _has_sequences(xs):
+    given = type_of_atom(atom)
+    own = long_axis(given)
+    if params["axis"] % len(given.shape) != own or _has_sequences(xs):
         return None
     space = xs.space
     k = params["k"]
-    kind = element_type(type_of_atom(atom))
-    rows, starts = body.rows_and_starts(body, xs, kind)
+    rows, starts = body.rows_and_starts(body, xs, element_type(given))
     region = body.region
     body.low.host.draft.checks.append(
         lambda data: _check_enough(
@@ -134,7 +135,7 @@ def largest(
         is_there = along(number < run.get(sizes)[:, None], padded)
         padded = jnp.where(is_there, padded, jnp.asarray(least(padded.dtype), padded.dtype))
         found = jax.lax.top_k(jnp.moveaxis(padded, 1, -1), k)
-        return filled_rows(run, out, [jnp.moveaxis(x, -1, 1) for x in found])
+        return filled_rows(run, out, [jnp.moveaxis(x, -1, 1 + own) for x in found])
 
     body.block.add(out, compute)
     return [View(each, body.space) for each in out]

@@ -37,6 +37,10 @@ NNX_DROPOUT = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
 NNX_NORM = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
 
 REFUSED = {
+    "two sequences for a scan": (
+        lambda p, e: amp.scan(lambda h, x, y: (h + x * y, None), p["w"], e["t"], e["t"])[0],
+        "got 2 arguments behind the carry. Put them into a tuple: `amp.scan(f, init, (xs, ys))`",
+    ),
     "a metric without a name": (
         lambda p, e: (amp.metric(None, e["x"]), model(p, e))[1],
         'expected a name for the metric: a text, got None. Pass a text, such as `"metric_1"`.',

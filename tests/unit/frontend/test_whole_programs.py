@@ -707,7 +707,6 @@ def test_the_largest_of_no_differences_is_told_with_the_example():
 
 
 ADVICE = {
-    "along one axis after the other": lambda p, v: (v @ v.T)[::-1, ::-1],
     "Choose among all pairs": lambda p, v: (v @ v.T).at[0].set(p["b"][0]),
     "Name the axis": lambda p, v: jnp.squeeze(v @ p["w"][:, :1]),
     "Subtract neighbours": lambda p, v: jnp.gradient(v, axis=0),
@@ -887,3 +886,23 @@ def test_a_table_of_ngrams_reads_whole_sequences():
         )
 
     agrees(function, params=params)
+
+
+def test_the_same_in_each_element_and_numbers_of_pairs():
+    """Transforms and draws of each element, the largest elements of columns, and a sequence read by the distances of all pairs."""
+
+    def model(p, s):
+        def noise(i, x):
+            return x * jax.random.normal(jax.random.fold_in(key, i), (3,))
+
+        key = jax.random.key(0)
+        xs = s["x"] @ p["w"]
+        numbers = jnp.arange(xs.shape[0])
+        near = jnp.abs(numbers[:, None] - numbers)
+        waves = jnp.abs(jnp.fft.rfft(xs + p["b"], axis=-1))
+        best, at = lax.top_k(xs.T, 1)
+        drawn = jax.vmap(noise)(numbers, xs)
+        biases = xs[near, 0] + (xs @ s["x"].T)[::-1, ::-1]
+        return total(waves) + jnp.sum(best * (1 + at)) + total(drawn) + total(biases @ xs)
+
+    agrees(model, FILLED)
