@@ -89,8 +89,7 @@ def scan(
     Raises:
       GraphError: If the sequences have different lengths, `f` returns no pair, or the carry changes its shape or dtype.
     """
-    if others:
-        raise _several(1 + len(others))
+    _refuse_several(others)
     leaves, structure = sequences_of("scan", xs)
     init = as_arrays("to begin with", init)
     use = Use()
@@ -151,11 +150,13 @@ def scan(
     return carry_structure.unflatten(out[:k]), outer[1].unflatten(out[k:])
 
 
-def _several(n: int) -> GraphError:
-    return GraphError(
+def _refuse_several(others: Sequence[Any]) -> None:
+    if not others:
+        return
+    raise GraphError(
         user_line(),
         "one pytree of sequences for `scan`, as in `jax.lax.scan`",
-        f"{n} arguments behind the carry",
+        f"{1 + len(others)} arguments behind the carry",
         "Put them into a tuple: `amp.scan(f, init, (xs, ys))`, of which `f(carry, pair)` gets `x, y = pair`. `amp.map(f, xs, ys)` takes several.",
     )
 

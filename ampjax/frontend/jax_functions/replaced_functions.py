@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import export
+from jax.core import Tracer
 
 from ampjax.frontend.jax_functions import loops_by_length, sequence_forms
 
@@ -32,7 +33,7 @@ _FORMS: Mapping[Any, Mapping[str, Callable[..., Any]]] = {
         "insert": sequence_forms.insert,
         "delete": sequence_forms.delete,
     },
-    jax.core.Tracer: {"__getitem__": sequence_forms.indexed},
+    Tracer: {"__getitem__": sequence_forms.indexed},
 }
 """By module or class and by name, what stands for a function of JAX; it gives `NotImplemented` for what only JAX's own can do."""
 

@@ -107,7 +107,7 @@ def largest(
     (atom,) = equation.inputs
     given = type_of_atom(atom)
     own = long_axis(given)
-    if params["axis"] % len(given.shape) != own or _has_sequences(xs):
+    if own is None or params["axis"] % len(given.shape) != own or _has_sequences(xs):
         return None
     space = xs.space
     k = params["k"]
