@@ -103,7 +103,7 @@ def with_vjp(
     operands: Sequence[Any],
     inside: Results,
 ) -> list[Any]:
-    """The results of a `jax.custom_vjp`, with its derivative; the backward pass computes what it needs of the forward pass again.
+    """The results of a `jax.custom_vjp`, with its derivative; the backward pass repeats the forward pass.
 
     Args:
       equation: The call.
@@ -171,7 +171,7 @@ def solved(
     operands: Sequence[Any],
     inside: Results,
 ) -> list[Any]:
-    """The results of `jax.lax.custom_linear_solve`, as `jnp.linalg.solve` calls it.
+    """The results of `jax.lax.custom_linear_solve`, the part of `jnp.linalg.solve` with a derivative.
 
     Args:
       equation: The call.
@@ -203,7 +203,7 @@ def solved(
 
 
 def _check(derivative: Callable[..., Any], *operands: Any) -> None:
-    """Checks now that a derivative does the same to each element: JAX looks at it when there is a gradient, too late for an error that names the user's line.
+    """Checks that a derivative does the same to each element: JAX would look at the derivative in `jax.grad`, too late to name the user's line.
 
     Raises:
       NotByElementError: If it does not.
@@ -231,7 +231,7 @@ def _by_element(
     inside: Results,
     values: Sequence[Any],
 ) -> list[Any]:
-    """The results of a backward pass for one element: of what is the same for all elements the element's summand.
+    """The results of a backward pass for one element; a sum over the elements gives the element's summand.
 
     Args:
       backward: The backward pass of whole sequences.
@@ -270,14 +270,14 @@ def _by_element(
 
 
 def _adds_elements(equation: Any) -> bool:
-    """Whether an equation sums over the elements of a sequence, as the last thing that is done to them."""
+    """Whether an equation sums over the elements of a sequence."""
     if equation.primitive.name != "reduce_sum":
         return False
     return long_axis(equation.invars[0].aval) in equation.params["axes"]
 
 
 def _is_zero(function: Any) -> bool:
-    """Whether a function gives zeros, whatever its operands are.
+    """Whether a function gives zeros for all operands.
 
     Args:
       function: Its jaxpr, of one result.
