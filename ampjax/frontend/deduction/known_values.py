@@ -36,6 +36,7 @@ SUM = "Use `amp.sum` or `amp.mean`."
 MAXIMUM = "Use `amp.max`, `amp.softmax` or `amp.logsumexp`."
 SHAPE = "The first axis of a sequence counts its elements and stays the first: reshape each element in `amp.map`."
 PAIRS = "a `map` in a `map`: `amp.map(lambda x: amp.map(lambda y: x @ y, ys), xs)`."
+ROWS = "Read rows of `m` elements by numbers: `xs[i[:, None] * m + jnp.arange(m)]` with `i = jnp.arange(n)` for `n` rows."
 TRANSPOSE = f"{SHAPE} For products of all pairs write {PAIRS}"
 SWAPPED = f"Of a matrix of pairs do it along the second axis: `jnp.cumsum(scores.T, axis=1).T` is that along the first; or write {PAIRS}"
 READ_PAIRS = "Read a matrix of pairs along one axis after the other: `scores[::-1][:, ::-1]`; one entry of each row with `amp.map(lambda row, i: row[i], scores, i)`."
@@ -252,6 +253,12 @@ class KnownValues:
                 return FIRST_ROWS
             if is_fixed:
                 return LOOK_UP
+        if (
+            self._lowering.of_rows
+            and name == "reshape"
+            and n_long_axes(equation.outputs[0].aval) > 1
+        ):
+            return ROWS
         if self._lowering.of_rows and _has_two_lengths(equation):
             return _OF_PAIRS.get(name, SWAPPED)
         return FIXES.get(name, ELSE)
