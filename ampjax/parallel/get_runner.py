@@ -61,7 +61,7 @@ def get_runner(
 
     Raises:
       SettingsError: If resources are wrong, `loss_fn`, `tx`, `config` or a partitioner is of another type, or JAX runs in several processes.
-      ParameterError: If a parameter has no gradient or is not finite.
+      ParameterError: If a parameter has no gradient or is not finite, or two have one path: `/` stands between keys.
 
     Warns:
       NumericsWarning: Once in a process, if its kernels compute wrong numbers (see `amp.check_numerics`).

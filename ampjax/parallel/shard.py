@@ -340,7 +340,7 @@ def _arrays(batch: Tree) -> Tree:
             "Pass what the loss function takes.",
         )
     arrays = []
-    for path, leaf in by_path(batch).items():
+    for path, leaf in by_path(batch, "batch, leaf").items():
         where = f"batch, leaf `{path}`"
         array = host_array(leaf, where)
         if not is_key(array) and array.dtype.kind in "OUSMm":

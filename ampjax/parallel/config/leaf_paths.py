@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 
+from ampjax.errors import AmpError, DataError
+
 Tree = Any
 _KEY = r"""\[(['"])(.*?)\1\]|\[(\d+)\]|\.([A-Za-z_]\w*)"""
 """A key of a path: of a dictionary, of a sequence, or an attribute's name."""
@@ -54,15 +56,31 @@ def readable(text: str) -> str:
     )
 
 
-def by_path(tree: Tree) -> dict[str, Any]:
+def by_path(
+    tree: Tree,
+    where: str = "leaf",
+    error: type[AmpError] = DataError,
+) -> dict[str, Any]:
     """The leaves of a tree by path, in the tree's order.
+
+    Args:
+      tree: Any pytree.
+      where: The kind of leaf, for an error.
+      error: The kind of error.
+
+    Raises:
+      AmpError: If two leaves have one path, as keys with `/` in them make possible.
 
     >>> by_path({"b": 1, "a": {"c": 2}})
     {'a/c': 2, 'b': 1}
     """
     result = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        result[path_text(path)] = leaf
+        text = path_text(path)
+        if text in result:
+            fix = "Rename a key, for example with `_` in place of `/`."
+            raise error(f"{where} `{text}`", "a name of its own", "two leaves with this name", fix)
+        result[text] = leaf
     return result
 
 

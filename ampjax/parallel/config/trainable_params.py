@@ -22,9 +22,9 @@ def checked_params(params: Tree) -> Tree:
     """Converts parameters to host arrays in JAX's dtypes: NumPy's float64 becomes float32 unless JAX is configured otherwise.
 
     Raises:
-      ParameterError: If there is no leaf, or one is not an array of finite numbers, real or complex, which JAX holds.
+      ParameterError: If there is no leaf, two have one path, or one is not an array of finite numbers, real or complex, which JAX holds.
     """
-    leaves = by_path(params)
+    leaves = by_path(params, "parameter", ParameterError)
     if not leaves:
         raise ParameterError(
             "params", "at least one array", "none", "Pass the parameters as a pytree."
