@@ -33,8 +33,13 @@ def host_array(
       Arrays of NumPy's and JAX's and keys as they are; of anything else a NumPy array.
 
     Raises:
-      DataError: If it is in another memory than the host's, or if nothing says what its bytes are.
+      DataError: If it is in another memory than the host's, if it is masked, or if nothing says what its bytes are.
     """
+    if isinstance(leaf, np.ma.MaskedArray):
+        fix = "Pass `.filled(...)`, and the mask as an array of its own."
+        raise error(
+            where, "an array without a mask", "a masked array, whose mask would be lost", fix
+        )
     if isinstance(leaf, np.ndarray | np.generic | jax.Array):
         array = leaf
     else:

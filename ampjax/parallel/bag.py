@@ -403,6 +403,9 @@ def _checked_ids(values: Any) -> np.ndarray:
     fix = "Pass a flat array of row numbers; hash larger ids in NumPy (`ids % n_rows`)."
     if isinstance(values, Tracer):
         raise DataError("Bag, `values`", "an array", "a traced one", "Make bags on the host.")
+    if isinstance(values, np.ma.MaskedArray):
+        left_out = "Leave masked ids out: `compressed()`, and offsets without them."
+        raise DataError("Bag, `values`", "an array without a mask", "a masked one", left_out)
     ids = np.asarray(values)
     if ids.size == 0:
         ids = ids.astype(np.int32)

@@ -245,6 +245,9 @@ class Vocabulary:
 
     def _check_ids(self, ids: Any) -> np.ndarray:
         """Ids of the right kind, in their shape: int64 in an array of their own, or strings as objects."""
+        if isinstance(ids, np.ma.MaskedArray):
+            fix = "Pass the ids that count, with `compressed()`."
+            raise DataError("vocabulary, ids", "an array without a mask", "a masked one", fix)
         return _check_integers(ids) if self._codes is None else _check_strings(ids)
 
     def _as_given(self, numbers: np.ndarray) -> np.ndarray:
@@ -347,7 +350,11 @@ def _check_integers(ids: Any) -> np.ndarray:
       DataError: If they are no integers, or too large.
     """
     where = "vocabulary, ids"
-    array = np.asarray(ids)
+    try:
+        array = np.asarray(ids)
+    except ValueError:
+        fix = "Join them to one list: `np.concatenate(ids)`."
+        raise DataError(where, "an array", "lists of unequal lengths", fix) from None
     if not array.size:
         return np.zeros(array.shape, np.int64)
     if array.dtype.kind not in "iu":

@@ -232,3 +232,10 @@ def test_short_floats_from_a_file(tmp_path):
         PARAMS | {"t": read.view(ml_dtypes.bfloat16)},
         optax.sgd(0.1),
     )
+
+
+def test_a_masked_array_is_refused_as_its_mask_would_be_lost():
+    with pytest.raises(
+        DataError, match="batch, leaf `x`: expected an array without a mask, got a masked"
+    ):
+        host_array(np.ma.array([1, 2], mask=[0, 1]), "batch, leaf `x`")

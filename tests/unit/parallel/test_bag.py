@@ -459,6 +459,7 @@ def test_batches_that_can_not_be_cut_are_refused():
     [
         (lambda: px.Bag([[1]], [0]), r"Bag, `values`: expected integers \[n\], got int64\[1, 1\]"),
         (lambda: px.Bag([0.5], [0]), "Bag, `values`: expected integers"),
+        (lambda: px.Bag(np.ma.array([1]), [0]), "Bag, `values`: expected an array without a mask"),
         (lambda: px.Bag([3, -1], [0]), r"Bag, `values`: expected ids from 0 .* got -1"),
         (lambda: px.Bag([2**31], [0]), "Bag, `values`: .*hash larger ids"),
         (lambda: px.Bag([1], []), r"Bag, `offsets`: expected integers \[n_bags\]"),

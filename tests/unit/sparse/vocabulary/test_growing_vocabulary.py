@@ -123,6 +123,8 @@ MISTAKES = [
         "vocabulary, ids: expected integers of 64 bits, got float64. Cast them; a vocabulary of strings is made with `strings=True`.",
     ),
     (False, ["a"], "vocabulary, ids: expected integers of 64 bits, got <U1."),
+    (False, [[1], [2, 3]], "vocabulary, ids: expected an array, got lists of unequal lengths."),
+    (False, np.ma.array([1]), "vocabulary, ids: expected an array without a mask, got a masked"),
     (False, [True], "vocabulary, ids: expected integers of 64 bits, got bool."),
     (False, [2**64], "vocabulary, ids: expected integers of 64 bits, got object."),
     (
