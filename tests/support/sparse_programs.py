@@ -468,6 +468,36 @@ def _(p, ids):
     return end(p, look(p["T"], ids + 50, 2.0))
 
 
+@jax.custom_jvp
+def rows_of(table, ids):
+    return table[ids]
+
+
+@rows_of.defjvp
+def _(primals, tangents):
+    """Needs the whole table, for a second derivative alone."""
+    table, ids = primals
+    dtable, _ = tangents
+    return table[ids], dtable[ids] + jnp.sum(table)
+
+
+@jax.custom_jvp
+def looked_up(table, ids):
+    return table[ids]
+
+
+@looked_up.defjvp
+def _(primals, tangents):
+    table, ids = primals
+    dtable, _ = tangents
+    return rows_of(table, ids), dtable[ids]
+
+
+@sparse("custom_jvp in the rule of another one")
+def _(p, ids):
+    return end(p, looked_up(p["T"], ids))
+
+
 @sparse("custom_jvp of rows")
 def _(p, ids):
     return end(p, jax.nn.silu(p["T"][ids]))

@@ -76,11 +76,13 @@ class EquationPlace:
       path: Its path.
       control: What decides whether it runs.
       line: The user's line around it, for equations in a library's function, which have none of their own.
+      is_in_rule: Whether it stands in a function's own derivative.
     """
 
     path: Path = ()
     control: Deps = NOTHING
     line: str = ""
+    is_in_rule: bool = False
 
     def __truediv__(self, number: int) -> EquationPlace:
         return dataclasses.replace(self, path=(*self.path, number))

@@ -238,7 +238,9 @@ class TableFlow:
         outs = self._call(eqn, ins, place)
         if any(isinstance(v, TableView) for v in ins):
             outs = [self._all_used([v], eqn, place, "which returns the table") for v in outs]
-            self._jvp_rule(eqn, ins, place)
+            # a rule is not differentiated: second derivatives of a loss are nobody's gradient
+            if not place.is_in_rule:
+                self._jvp_rule(eqn, ins, place)
         return list(outs)
 
     def _jvp_rule(
@@ -258,7 +260,7 @@ class TableFlow:
         outs = self.run(
             rule,
             [*(value for value, _ in primals), *tangents],
-            place / 1,
+            dataclasses.replace(place / 1, is_in_rule=True),
         )
         self._all_used(outs, eqn, place, "whose rule returns the table")
 
