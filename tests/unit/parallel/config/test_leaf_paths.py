@@ -1,4 +1,4 @@
-"""Leaves by path: `/` stands between keys, so keys that hold it may make two leaves look alike."""
+"""Leaves by path: with `/` between keys, and keys with `/` in them refused where two leaves look alike."""
 
 import numpy as np
 import optax
