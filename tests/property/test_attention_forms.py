@@ -176,7 +176,7 @@ def parameters(rng):
 def agrees(function, lengths, seed):
     """Compares a batch's values and gradients with the function's of each example."""
     rng = np.random.default_rng(seed)
-    with jax.enable_x64(True), jax.disable_jit():
+    with jax.enable_x64(True):
         params = parameters(rng)
         examples = []
         for n in lengths:
@@ -190,8 +190,8 @@ def agrees(function, lengths, seed):
             found = [function(p, each) for each in examples]
             return sum(w * one for w, one in zip(weights, found, strict=False))
 
-        found = jax.value_and_grad(lambda p: jnp.sum(batched(p, batch) * weights))(params)
-        want = jax.value_and_grad(of_each)(params)
+        found = jax.jit(jax.value_and_grad(lambda p: jnp.sum(batched(p, batch) * weights)))(params)
+        want = jax.jit(jax.value_and_grad(of_each))(params)
     for a, b in zip(
         jax.tree.leaves(found),
         jax.tree.leaves(want),

@@ -80,7 +80,7 @@ LENGTHS = st.lists(
 @given(LENGTHS, LENGTHS, st.integers(0, 1 << 16))
 def test_values_and_gradients_are_those_without(before, lengths, seed):
     rng = np.random.default_rng(seed)
-    with jax.enable_x64(True), jax.disable_jit():
+    with jax.enable_x64(True):
         batched = amp.vmap(model, SPEC, params=PARAMS)
         earlier = batched.pack(drawn(rng, before))
         examples = drawn(rng, lengths)
@@ -90,7 +90,7 @@ def test_values_and_gradients_are_those_without(before, lengths, seed):
             def total(p):
                 return jnp.sum(batched(p, batch)[: len(examples)] * weights)
 
-            return jax.value_and_grad(total)(PARAMS)
+            return jax.jit(jax.value_and_grad(total))(PARAMS)
 
         batch = batched.pack(examples, like=earlier)
         assert batch.n_examples == len(examples)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import examples as tried
 from support.jaxpr_walks import equations_in, loops_in
 
 import ampjax as amp
@@ -66,7 +67,7 @@ def by_hand(start, step, p, s):
 
 def agree(p, of_batch, of_each):
     """Compares two functions of the parameters, and their gradients."""
-    found, grads = jax.value_and_grad(of_batch)(p)
+    found, grads = jax.jit(jax.value_and_grad(of_batch))(p)
     want, want_grads = jax.value_and_grad(of_each)(p)
     np.testing.assert_allclose(found, want, 1e-4)
     for name in p:
@@ -90,7 +91,7 @@ def agree(p, of_batch, of_each):
         (1, 2),
     ],
 )
-@settings(max_examples=10)
+@settings(max_examples=tried(16))
 @given(
     seed=st.integers(0, 1 << 16),
     limits=st.lists(
@@ -208,7 +209,7 @@ def layers_of_pairs(p, s):
 
 
 @pytest.mark.parametrize("model", [layers_of_depth, layers_along_words, layers_of_pairs])
-@settings(max_examples=8)
+@settings(max_examples=tried(16))
 @given(
     seed=st.integers(0, 1 << 16),
     depths=st.lists(

@@ -391,13 +391,11 @@ PROGRAMS = [
         weight_on_the_left,
         products,
         updates,
-        sums_by_number,
         *left_to_nightly(
             PROGRAMS,
             weight_on_the_left,
             products,
             updates,
-            sums_by_number,
         ),
     ],
 )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import NIGHTLY
 from support.effort import examples as tried
 from support.loop_bodies import bodies_of_loops
 
@@ -16,6 +17,10 @@ from ampjax.frontend.batch_rules.waiting_loops import _steps
 from ampjax.frontend.loops.loop_forms import loops_as
 
 WIDTH = 3
+LARGEST = 30 if NIGHTLY else 12
+MOST = 6 if NIGHTLY else 3
+"""Nodes of a random tree, and trees: each node of each is computed one by one."""
+
 RNG = np.random.default_rng(5)
 PARAMS = {
     "embed": RNG.normal(size=(7, WIDTH)).astype(np.float32),
@@ -100,9 +105,9 @@ def close(found, want):
 @settings(max_examples=tried(16))
 @given(
     sizes=st.lists(
-        st.integers(1, 30),
+        st.integers(1, LARGEST),
         min_size=1,
-        max_size=6,
+        max_size=MOST,
     ),
     seed=st.integers(0, 1 << 16),
 )
@@ -127,7 +132,7 @@ def test_trees_are_those_of_each_example(form, sizes, seed):
 
         want = jax.value_and_grad(total)(PARAMS)
         for each in (batch, in_room):
-            gradients = jax.value_and_grad(_total)
+            gradients = jax.jit(jax.value_and_grad(_total), static_argnums=(1, 3))
             close(
                 gradients(PARAMS, batched, each, len(examples)),
                 want,

@@ -650,7 +650,7 @@ def of_tree(p, s):
     return total(root) + total(states[1:] * states[:-1])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_children_attend_to_each_other():
     trees = [
         amp.Tree(

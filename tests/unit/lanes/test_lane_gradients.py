@@ -183,7 +183,7 @@ def vmapped(program, **how):
     return amp.vmap(program, in_axes=(None, 0, 0), **how)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["lanes", *left_to_nightly(FORMS, "lanes")])
 @pytest.mark.parametrize(
     "program",
     [called, *left_to_nightly(PROGRAMS, called)],

@@ -82,9 +82,10 @@ def by_one_device(tx, steps):
     """Parameters after plain optax steps on the mean of whole batches."""
     params = jax.tree.map(jnp.asarray, PARAMS)
     state = tx.init(params)
+    gradients = jax.jit(jax.grad(lambda p, batch: BATCHED(p, batch).mean()))
     for examples in steps:
         batch = BATCHED.pack(examples)
-        grads = jax.grad(lambda p, batch=batch: BATCHED(p, batch).mean())(params)
+        grads = gradients(params, batch)
         changes, state = tx.update(grads, state, params)
         params = optax.apply_updates(params, changes)
     return params

@@ -1,4 +1,4 @@
-"""Leaves by path: with `/` between keys, and keys with `/` in them refused where two leaves look alike."""
+"""Leaves by path; keys may hold a `/`."""
 
 import numpy as np
 import optax
