@@ -13,6 +13,7 @@ from ampjax.train.batch_training.batch_function import (
     Batch,
     BatchFunction,
     PackedExamples,
+    shape_of,
 )
 from ampjax.train.batch_training.batch_programs import BatchPrograms
 from ampjax.train.batch_training.located_examples import LocatedExamples, located
@@ -181,7 +182,7 @@ class BatchData:
                 continue
             before = len(programs)
             for batch in known.packed.examples():
-                key = _key(known.purpose, batch)
+                key = known.purpose, shape_of(batch)
                 if key not in self._compiled:
                     programs[key] = known.purpose, batch
             if len(programs) == before:
@@ -218,7 +219,7 @@ class BatchData:
           purpose: What for.
           batch: A batch of the shape.
         """
-        self._compiled.add(_key(purpose, batch))
+        self._compiled.add((purpose, shape_of(batch)))
 
     def _find(self, data: Any, purpose: str) -> KnownData | None:
         for known in self._known:
@@ -235,9 +236,3 @@ class BatchData:
     def _keep(self, known: KnownData) -> None:
         self._known = [*self._known[1 - KEPT :], known]
         self._is_whole.intersection_update(self._known)
-
-
-def _key(purpose: str, batch: Batch) -> Any:
-    """The purpose and the shapes of a batch: the key of a compiled program."""
-    arrays = (batch.weights, *batch.arrays)
-    return purpose, batch.pieces, tuple((array.shape, array.dtype) for array in arrays)

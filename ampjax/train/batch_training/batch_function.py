@@ -11,6 +11,17 @@ Batch = Any
 """A batch of examples, a pytree of arrays: it has `weights`, `[size]`, 1 for an example and 0 for a copy that fills it up."""
 
 
+def shape_of(batch: Batch) -> Any:
+    """Gives structure, shapes and dtypes of a batch: the same for batches that share programs.
+
+    Args:
+      batch: The batch.
+    """
+    arrays = (batch.weights, *batch.arrays)
+    types = [(array.shape, array.dtype) for array in arrays]
+    return batch.pieces, tuple(types)
+
+
 class Told(Protocol):
     """The results, metrics and outputs of a model for a batch (`frontend.batches.ragged_results.Reports`)."""
 

@@ -17,15 +17,12 @@ Sums = Mapping[str, Any]
 LOSS = "loss"
 """No metric is called so."""
 
-TOGETHER = 8
-"""How many batches' sums are added by one call: a call takes a tenth of the time of a small step."""
-
 
 class BatchLosses:
     """The sums of training and of inference (`engine.executor_protocol.AnyLosses`)."""
 
     def __init__(self) -> None:
-        self._sums: dict[bool, list[Sums]] = {}
+        self._sums: dict[bool, Sums] = {}
 
     def add(self, train: bool, sums: Sums) -> None:
         """Adds the sums of a batch.
@@ -34,10 +31,23 @@ class BatchLosses:
           train: Whether it was trained on.
           sums: Its sums.
         """
-        waiting = self._sums.setdefault(train, [])
-        waiting.append(sums)
-        if len(waiting) > TOGETHER:
-            self._sums[train] = [_add_sums(waiting)]
+        before = self._sums.get(train)
+        self._sums[train] = sums if before is None else _add(before, sums)
+
+    def add_rounds(self, train: bool, sums: Sums, n: int) -> None:
+        """Adds the sums of several batches, in their order, with the rounding of one `add` after the other.
+
+        Args:
+          train: Whether they were trained on.
+          sums: Their sums, `[batches, 2]` each.
+          n: How many count: the first ones.
+        """
+        before = self._sums.get(train)
+        self._sums[train] = _add_rounds(
+            before,
+            sums,
+            np.int32(n),
+        )
 
     def clear(self) -> None:
         """Forgets all sums."""
@@ -49,10 +59,9 @@ class BatchLosses:
         Args:
           train: In training, or in inference.
         """
-        waiting = self._sums.pop(train, None)
-        if waiting is None:
+        sums = self._sums.pop(train, None)
+        if sums is None:
             return []
-        sums = _added_on_host(waiting)
         names = [name for name in sums if name != LOSS]
         lines = [np.asarray(sums[name], np.float64) for name in (LOSS, *names)]
         return [LossSums(names, np.concatenate(lines))]
@@ -60,8 +69,9 @@ class BatchLosses:
     def state(self) -> list[list[Any]]:
         """Gives the sums that nobody has taken, in a form for JSON. Waits for the device."""
         result = []
-        for train, waiting in self._sums.items():
-            for name, held in _added_on_host(waiting).items():
+        for train, sums in self._sums.items():
+            for name, pair in sums.items():
+                held = np.asarray(pair)
                 result.append(
                     [
                         train,
@@ -85,23 +95,32 @@ class BatchLosses:
                 dtype,
             )
             by_purpose.setdefault(train, {})[name] = jnp.asarray(pair)
-        self._sums = {train: [sums] for train, sums in by_purpose.items()}
+        self._sums = {**by_purpose}
 
 
 @jax.jit
-def _add_sums(sums: Sequence[Sums]) -> Sums:
-    """Adds sums one after the other, with the same rounding for any number of sums in a call."""
-    total, *others = sums
-    for other in others:
-        total = jax.tree.map(jnp.add, total, other)
-    return total
+def _add(one: Sums, other: Sums) -> Sums:
+    return jax.tree.map(jnp.add, one, other)
 
 
-def _added_on_host(sums: Sequence[Sums]) -> dict[str, np.ndarray]:
-    """Adds the same numbers as `_add_sums` in the same order, without a program for each number of batches."""
-    first, *others = jax.device_get(sums)
-    total = dict(first)
-    for other in others:
-        for name, pair in other.items():
-            total[name] = total[name] + pair
-    return total
+@jax.jit
+def _add_rounds(before: Sums | None, sums: Sums, n: Any) -> Sums:
+    if before is None:
+        before = jax.tree.map(
+            lambda pairs: jnp.zeros_like(pairs[0]),
+            sums,
+        )
+
+    def add_round(i: Any, total: Sums) -> Sums:
+        return jax.tree.map(
+            lambda pair, pairs: pair + pairs[i],
+            total,
+            sums,
+        )
+
+    return jax.lax.fori_loop(
+        0,
+        n,
+        add_round,
+        before,
+    )

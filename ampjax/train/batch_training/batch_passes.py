@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,7 +17,7 @@ from ampjax.plan.passes import Pass
 from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.diagnose.statistics import RunCounts
 from ampjax.train.batch_training.batch_data import BatchData
-from ampjax.train.batch_training.batch_function import Batch
+from ampjax.train.batch_training.batch_function import Batch, shape_of
 from ampjax.train.batch_training.batch_losses import BatchLosses
 from ampjax.train.batch_training.batch_predictions import BatchOutputs, gather_outputs
 from ampjax.train.batch_training.batch_programs import BatchPrograms
@@ -30,6 +30,9 @@ from ampjax.utils.turns import Turns
 
 if TYPE_CHECKING:
     from ampjax.train.runs.run_statistics import RunStatistics
+
+RunBatches = Callable[[Sequence[Batch]], Mapping[str, Any] | None]
+"""Runs the batches of a call, and gives outputs if the run is for them."""
 
 
 class BatchPasses:
@@ -156,49 +159,86 @@ class BatchPasses:
             interrupts_handled(),
             reporter.part(name, len(data_pass.ids), compilations) as advance,
         ):
-            for numbers, batch in zip(groups, packed.epoch(groups), strict=True):
-                outputs = run(batch)
-                self._data.note(purpose, batch)
-                if outputs is not None:
-                    found.append((numbers, outputs))
-                n = len(numbers)
-                self._counts.add_round(
-                    n,
-                    data_pass.train,
-                )
-                advance(n)
-                rounds.n_admitted += n
-                if early is not None:
-                    early.settled([], n)
+            # a condition that ends the pass is asked after each round
+            is_together = data_pass.train and early is None
+            batches = self._in_calls(
+                packed.epoch(groups),
+                is_together,
+            )
+            of_rounds = iter(groups)
+            for some in batches:
+                outputs = run(some)
+                self._data.note(purpose, some[0])
+                for _ in some:
+                    numbers = next(of_rounds)
+                    if outputs is not None:
+                        found.append((numbers, outputs))
+                    n = len(numbers)
+                    self._counts.add_round(
+                        n,
+                        data_pass.train,
+                    )
+                    rounds.n_admitted += n
+                    advance(n)
+                    if early is not None:
+                        early.settled([], n)
                 if rounds.is_over:
                     break
                 await asyncio.sleep(0)  # a cancellation takes effect here
         self._programs.wait()
         return found
 
-    def _runs(self, seeds: RowSeeds) -> dict[str, Callable[[Batch], Mapping[str, Any] | None]]:
-        """Returns the function that runs each batch of a pass, by the purpose of the run."""
+    def _in_calls(
+        self,
+        batches: Iterable[Batch],
+        is_together: bool,
+    ) -> Iterator[list[Batch]]:
+        """Takes batches of one shape together, as many as one call trains on.
 
-        def train(batch: Batch) -> None:
-            self.losses.add(
-                True,
-                self._programs.train(batch, *self._round(seeds)),
+        Args:
+          batches: The batches, in their order.
+          is_together: Whether a call may run several.
+        """
+        some: list[Batch] = []
+        for batch in batches:
+            if some and shape_of(batch) != shape_of(some[0]):
+                yield some
+                some = []
+            some.append(batch)
+            most = self._programs.most_rounds(batch) if is_together else 1
+            if len(some) == most:
+                yield some
+                some = []
+        if some:
+            yield some
+
+    def _runs(self, seeds: RowSeeds) -> dict[str, RunBatches]:
+        """Returns the function that runs the batches of a call, by the purpose of the run."""
+
+        def train(batches: Sequence[Batch]) -> None:
+            n = len(batches)
+            # the numbers of the epoch and of the round, from which the round's random numbers come
+            places = np.empty((n, 2), np.uint32)
+            places[:, 0] = seeds.epoch
+            places[:, 1] = self._counts.n_rounds
+            places[:, 1] += np.arange(n, dtype=np.uint32)
+            sums = self._programs.train(
+                batches,
+                seeds.seed,
+                places,
             )
+            self.losses.add_rounds(True, sums, n)
 
-        def losses(batch: Batch) -> None:
+        def losses(batches: Sequence[Batch]) -> None:
             self.losses.add(
                 False,
-                self._programs.losses(batch),
+                self._programs.losses(*batches),
             )
 
-        return {"train": train, "losses": losses, "sinks": self._programs.outputs}
+        def sinks(batches: Sequence[Batch]) -> Mapping[str, Any]:
+            return self._programs.outputs(*batches)
 
-    def _round(self, seeds: RowSeeds) -> tuple[int, np.ndarray]:
-        """Returns the seed, and the numbers of the epoch and of the round, from which the round's random numbers come."""
-        return seeds.seed, np.array(
-            [seeds.epoch, self._counts.n_rounds],
-            np.uint32,
-        )
+        return {"train": train, "losses": losses, "sinks": sinks}
 
     def predictions(
         self, outputs: BatchOutputs, sinks: Mapping[str, Node]

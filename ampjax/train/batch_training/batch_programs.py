@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ampjax.engine.joint_updates import JointGroup
 from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.memory.arenas import copy_array
 from ampjax.engine.parameters import ParameterStore
-from ampjax.optim.joint.joint_transform import JointTransform
 from ampjax.optim.joint.params_form import UNREAD, ParamsForm
-from ampjax.optim.node_update import combine, trainable
-from ampjax.train.batch_training.batch_function import Batch, BatchFunction
-from ampjax.train.batch_training.batch_losses import LOSS, Sums
+from ampjax.train.batch_training.batch_function import Batch, BatchFunction, shape_of
+from ampjax.train.batch_training.batch_losses import Sums
+from ampjax.train.batch_training.training_steps import stacked, steps_of, sums_of
 from ampjax.utils.interrupts import uninterrupted
+
+MOST_ROUNDS = 8
+"""How many rounds are one call, at most: where a step is small, a call takes as long."""
+
+SMALL_BYTES = 1 << 20
+"""A step is small if its batch, parameters and optimizer states have so many bytes at most."""
+
+
+class _Roots(dict[int, jax.Array]):
+    """The key of each seed, from which the keys of all rounds come, made once: a key costs as much as a small step."""
+
+    def __missing__(self, seed: int) -> jax.Array:
+        with jax.ensure_compile_time_eval():  # also where the step is traced
+            self[seed] = jax.random.key(seed)
+        return self[seed]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,22 +51,50 @@ class BatchPrograms:
     store: ParameterStore
     form: ParamsForm
     names: Mapping[str, str]
+    _roots: _Roots = field(default_factory=_Roots, init=False, repr=False)
+    _rounds: dict[Any, int] = field(default_factory=dict, init=False, repr=False)
 
-    def train(self, batch: Batch, seed: int, place: np.ndarray) -> Sums:
-        """A step of all optimizers, from the mean over a batch's examples.
+    def most_rounds(self, batch: Batch) -> int:
+        """Counts the rounds that one call takes, at most, of batches of one shape.
 
         Args:
-          batch: The batch.
+          batch: A batch of the shape.
+        """
+        shape = shape_of(batch)
+        if shape not in self._rounds:
+            held = self._held
+            can_repeat = _is_small((batch, held)) and _keeps_types(
+                lambda held: self._blank_step(batch, 1, held),
+                held,
+            )
+            self._rounds[shape] = MOST_ROUNDS if can_repeat else 1
+        return self._rounds[shape]
+
+    def train(
+        self,
+        batches: Sequence[Batch],
+        seed: int,
+        places: np.ndarray,
+    ) -> Sums:
+        """Steps of all optimizers, each from the mean over a batch's examples, in one call.
+
+        Args:
+          batches: The batches, of one shape, `most_rounds` at most.
           seed: Of random numbers.
-          place: Numbers of the epoch and of the round in it, each of which draws others, uint32 `[2]`.
+          places: For each batch numbers of the epoch and of the round in it, each of which draws others, uint32 `[batches, 2]`.
 
         Returns:
-          The sums of losses and metrics.
+          The sums of losses and metrics, `[most_rounds, 2]` each; those of the batches come first.
         """
+        most = self.most_rounds(batches[0])
+        n = len(batches)
+        places = np.resize(places, (most, 2))
+        others = [batches[-1]] * (most - n)
         with uninterrupted():  # what is donated is gone, so what comes in its place must be kept
-            trained, unread, states, sums = self._step(
-                batch,
-                (self._root(seed), place),
+            trained, unread, states, sums = self._steps(
+                stacked([*batches, *others]),
+                np.int32(n),
+                (self._roots[seed], places),
                 self._held,
             )
             store = self.store
@@ -75,13 +115,22 @@ class BatchPrograms:
             lambda x: copy_array(x, x.device),
             self._held,
         )
-        place = np.zeros(2, np.uint32)
-        jax.block_until_ready(
-            self._step(
-                batch,
-                (jax.random.key(0), place),
-                copies,
-            )
+        most = self.most_rounds(batch)
+        jax.block_until_ready(self._blank_step(batch, most, copies))
+
+    def _blank_step(
+        self,
+        batch: Batch,
+        most: int,
+        held: tuple[dict[str, Any], dict[str, Any]],
+    ) -> Any:
+        """Runs a step on some parameters and states, by a call for `most` rounds."""
+        places = np.zeros((most, 2), np.uint32)
+        return self._steps(
+            stacked([batch] * most),
+            np.int32(1),
+            (self._roots[0], places),
+            held,
         )
 
     def losses(self, batch: Batch) -> Sums:
@@ -116,49 +165,41 @@ class BatchPrograms:
         nodes = self._nodes
         trained = {}
         states = {}
-        for group in self._groups:
+        for group in self.store.groups.values():
             states[group.name] = self.store.opt_state[group.name]
             for role in group.nodes:
                 trained[role] = nodes[role]
         return trained, states
 
-    def _root(self, seed: int) -> jax.Array:
-        """Makes the key of a seed, from which the keys of all rounds come, only once: a key costs as much as a small step."""
-        if seed not in self._roots:
-            self._roots[seed] = jax.random.key(seed)
-        return self._roots[seed]
-
-    @cached_property
-    def _roots(self) -> dict[int, jax.Array]:
-        return {}
-
-    def _step(
+    def _steps(
         self,
-        batch: Batch,
+        batches: Batch,
+        n: Any,
         drawn: tuple[jax.Array, np.ndarray],
         held: tuple[dict[str, Any], dict[str, Any]],
     ) -> Any:
-        """Runs a step of training on the held parameters and optimizer states, and donates their arrays."""
+        """Runs `n` steps of training on the held parameters and optimizer states, and donates their arrays."""
         trained, states = held
         fixed = {}
         for role, tree in self._nodes.items():
             if role not in trained:
                 fixed[role] = tree
-        return self._step_kernel.once(
+        return self._steps_kernel.once(
             trained,
             states,
             fixed,
             self._unread,
-            batch,
+            batches,
+            n,
             drawn,
         )
 
     @cached_property
-    def _step_kernel(self) -> Kernel:
+    def _steps_kernel(self) -> Kernel:
         transforms = []
-        for group in self._groups:
+        for group in self.store.groups.values():
             transforms.append((group.name, group.transform, group.updates_unread))
-        return _step_of(
+        return steps_of(
             self.function,
             self.form,
             tuple(transforms),
@@ -171,10 +212,6 @@ class BatchPrograms:
     @cached_property
     def _outputs_kernel(self) -> Kernel:
         return _outputs_of(self.function)
-
-    @property
-    def _groups(self) -> list[JointGroup]:
-        return [*self.store.groups.values()]
 
     @property
     def _nodes(self) -> dict[str, Any]:
@@ -194,80 +231,12 @@ class BatchPrograms:
 
 
 @shared
-def _step_of(
-    function: BatchFunction,
-    form: ParamsForm,
-    transforms: tuple[tuple[str, JointTransform, bool], ...],
-) -> Kernel:
-    """`kernel(trained, states, fixed, unread, batch, drawn) -> (trained, unread, states, sums)`: a step of training."""
-
-    @jitted("trained", "states")
-    def step(
-        trained: Any,
-        states: Any,
-        fixed: Any,
-        unread: Any,
-        batch: Batch,
-        drawn: Any,
-    ) -> Any:
-        key, place = drawn
-        for number in place:
-            key = jax.random.fold_in(key, number)
-
-        def total(floats: Any) -> tuple[Any, Sums]:
-            # Integers among the parameters have no gradient.
-            combined = {role: combine(trained[role], tree) for role, tree in floats.items()}
-            params = form.whole(
-                {**fixed, **combined},
-                unread,
-            )
-            sums = _sums(
-                function,
-                params,
-                batch,
-                key,
-            )
-            return sums[LOSS][1] / divisor, sums
-
-        floats = {role: trainable(tree) for role, tree in trained.items()}
-        n = batch.weights.sum()
-        divisor = n if _is_narrow(floats) else 1
-        gradients, sums = jax.grad(total, has_aux=True)(floats)
-        gradients = jax.tree.map(
-            lambda gradient: _multiplied(gradient, divisor),
-            gradients,
-        )
-        changed = {}
-        new_unread = {}
-        new_states = {}
-        for name, transform, updates_unread in transforms:
-            before = {role: trained[role] for role, _ in transform.gradients}
-            summed = {role: [gradients[role]] for role in before}
-            extra = {"staleness": jnp.float32(0)}
-            if transform.wants_loss:
-                extra["value"] = (sums[LOSS][1] / n).astype(jnp.float32)
-            new, others, new_states[name] = transform.update(
-                before,
-                unread if updates_unread else {},
-                states[name],
-                summed,
-                n,
-                **extra,
-            )
-            changed |= new
-            new_unread |= others
-        return changed, new_unread, new_states, sums
-
-    return step
-
-
-@shared
 def _losses_of(function: BatchFunction) -> Kernel:
     """`kernel(params, batch) -> sums`: losses and metrics."""
 
     @jitted()
     def losses(params: Any, batch: Batch) -> Sums:
-        return _sums(
+        return sums_of(
             function,
             params,
             batch,
@@ -288,60 +257,20 @@ def _outputs_of(function: BatchFunction) -> Kernel:
     return outputs
 
 
-def _sums(
-    function: BatchFunction,
-    params: Any,
-    batch: Batch,
-    key: Any,
-) -> Sums:
-    """Sums losses under `LOSS`, and the metrics that the model returns or tells, over a batch."""
-    told = function.reports(
-        params,
-        batch,
-        key=key,
-    )
-    losses, returned = told.result if isinstance(told.result, tuple) else (told.result, {})
-    n = batch.weights.sum()
-    sums = {LOSS: _pair(n, _total(batch, losses))}
-    pairs: list[tuple[str, Any]] = []
-    for name, values in returned.items():
-        pairs.append((name, _pair(_total(batch, values), n)))
-    for name, (values, counts) in told.metrics.items():
-        pairs.append((name, _pair(values.sum(), counts.sum())))
-    for name, pair in pairs:
-        sums[name] = sums.get(name, 0) + pair
-    return sums
+def _is_small(arrays: Any) -> bool:
+    """Tells whether a CPU computes a step with some arrays in less time than its call takes."""
+    n_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(arrays))
+    return n_bytes <= SMALL_BYTES and jax.default_backend() == "cpu"
 
 
-def _is_narrow(floats: Any) -> bool:
-    """Whether a leaf's dtype ends so early that gradients summed over a batch may be infinite where their mean is not: float16."""
-    widest = jnp.finfo(np.float32).maxexp
-    return any(jnp.finfo(leaf.dtype).maxexp < widest for leaf in jax.tree.leaves(floats))
+def _keeps_types(step: Callable[[Any], Any], held: Any) -> bool:
+    """Tells whether a step keeps the types of parameters and states, as a loop needs: a user's own optimizer may change types."""
 
+    def types(tree: Any) -> Any:
+        return jax.tree.map(
+            lambda leaf: (leaf.shape, leaf.dtype),
+            tree,
+        )
 
-def _multiplied(gradient: Any, divisor: Any) -> Any:
-    """The sum of which a gradient is the quotient, in float32 at least."""
-    if isinstance(divisor, int):
-        return gradient
-    return gradient.astype(jnp.promote_types(gradient.dtype, np.float32)) * divisor
-
-
-def _total(batch: Batch, values: Any) -> Any:
-    """The sum of a number of each example, in float32 at least."""
-    dtype = jnp.promote_types(
-        values.dtype,
-        np.float32,
-    )
-    return jnp.where(batch.weights > 0, values, 0).astype(dtype).sum()
-
-
-def _pair(first: Any, second: Any) -> Any:
-    return jnp.stack(
-        [
-            jnp.asarray(first, float),
-            jnp.asarray(
-                second,
-                float,
-            ),
-        ]
-    )
+    trained, _, states, _ = jax.eval_shape(step, held)
+    return types((trained, states)) == types(held)

@@ -1,10 +1,11 @@
-"""Sums of a trainer's batches, added some at a time."""
+"""Sums of a trainer's batches, added batch by batch or several at a time."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ampjax.train.batch_training.batch_losses import LOSS, TOGETHER, BatchLosses
+from ampjax.train.batch_training.batch_losses import LOSS, BatchLosses
 
 
 def sums_of(n_batches):
@@ -16,23 +17,26 @@ def sums_of(n_batches):
     return sums
 
 
-@pytest.mark.parametrize("n_batches", [1, TOGETHER, TOGETHER + 1, 3 * TOGETHER + 5])
-def test_sums_are_those_of_one_addition_after_the_other(n_batches):
-    losses = BatchLosses()
-    restored = BatchLosses()
-    total = {LOSS: np.zeros(2, np.float32), "right": np.zeros(2, np.float32)}
-    for number, sums in enumerate(sums_of(n_batches)):
-        losses.add(True, sums)
-        restored.add(True, sums)
-        total = {name: total[name] + np.asarray(sums[name]) for name in total}
-        if number == n_batches // 2:
-            # as a run that is resumed from a checkpoint
-            state = restored.state()
-            restored = BatchLosses()
-            restored.resume(state)
-    expected = np.concatenate([total[LOSS], total["right"]]).astype(np.float64)
-    for each in (losses, restored):
-        (taken,) = each.take(True)
-        assert taken.names == ["right"]
-        np.testing.assert_array_equal(taken.line, expected)
-        assert each.take(True) == []
+@pytest.mark.parametrize("parts", [[1, 1, 1], [3], [2, 8, 1, 5]])
+def test_sums_are_those_of_one_addition_after_the_other(parts):
+    one_by_one = BatchLosses()
+    together = BatchLosses()
+    rest = sums_of(sum(parts))
+    for n in parts:
+        some = rest[:n]
+        for sums in some:
+            one_by_one.add(True, sums)
+        # of as many as a call takes the first ones count
+        filled = some + some[-1:] * (8 - n)
+        stacked = jax.tree.map(lambda *pairs: jnp.stack(pairs), *filled)
+        together.add_rounds(True, stacked, n)
+        # as a run that is resumed from a checkpoint
+        state = together.state()
+        together = BatchLosses()
+        together.resume(state)
+        rest = rest[n:]
+    (want,) = one_by_one.take(True)
+    (taken,) = together.take(True)
+    assert taken.names == want.names == ["right"]
+    np.testing.assert_array_equal(taken.line, want.line)
+    assert together.take(True) == []
